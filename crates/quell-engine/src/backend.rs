@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
-use quell_core::part::{Ids, News, TaskKey};
+use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, Error, Job, JobFilter, JobId, JobState, Key, Lease,
     NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled,
@@ -221,7 +221,7 @@ pub struct Part {
 }
 
 /// The answer of a hot path, and what other processes and workers are to be notified of.
-pub type Taken<A> = Option<(A, News)>;
+pub type Taken<A> = Option<(A, Notifications)>;
 
 /// A step that has begun.
 #[derive(Debug)]
@@ -380,11 +380,16 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>>;
 
     /// Writes what changes, all or nothing, and then notifies other processes of the news.
-    async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed>;
+    async fn commit(
+        &self,
+        tx: Self::Tx,
+        changes: Changes,
+        news: &Notifications,
+    ) -> Result<Committed>;
 
     /// Is given the news of a step that changes nothing, which is not committed: a refusal, for instance.
     /// Only a backend needs it that records events itself; nothing by default.
-    fn unchanged(&self, news: &News) {
+    fn unchanged(&self, news: &Notifications) {
         let _unused = news;
     }
 

@@ -9,7 +9,7 @@ use quell_core::checkup::Checkup;
 use quell_core::effect::{EffectStart, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
@@ -81,7 +81,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Notifies workers of this process and the history of what a step changed.
-    pub(crate) fn spread(&self, news: News) {
+    pub(crate) fn spread(&self, news: Notifications) {
         publish(news, &self.hub, &self.ends, self.history.as_ref());
     }
 
@@ -139,7 +139,7 @@ impl<B: Backend> Engine<B> {
 
 /// Notifies workers of this process, callers that wait for jobs, and the history of what a commit changed:
 /// for a backend that commits more than the steps of the engine.
-pub fn publish(news: News, hub: &WakeHub, ends: &EndHub, history: Option<&Sink>) {
+pub fn publish(news: Notifications, hub: &WakeHub, ends: &EndHub, history: Option<&Sink>) {
     if let Some(history) = history {
         news.events.iter().for_each(|event| history.record(event));
     }

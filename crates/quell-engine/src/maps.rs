@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::checkup::Checkup;
-use quell_core::part::{Ids, News};
+use quell_core::part::{Ids, Notifications};
 use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -198,7 +198,12 @@ impl Backend for Maps {
         Ok(scans.iter().map(|scan| tx.seen(scan)).collect())
     }
 
-    async fn commit(&self, mut tx: Self::Tx, changes: Changes, _: &News) -> Result<Committed> {
+    async fn commit(
+        &self,
+        mut tx: Self::Tx,
+        changes: Changes,
+        _: &Notifications,
+    ) -> Result<Committed> {
         tx.apply(changes);
         Ok(Committed::Done)
     }

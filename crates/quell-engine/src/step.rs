@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::part::{Ids, News, Part, Rows, StepResult, TaskKey};
+use quell_core::part::{Ids, Notifications, Part, Rows, StepResult, TaskKey};
 use quell_core::{
     Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp, WorkerId,
 };
@@ -495,9 +495,9 @@ impl<'b, B: Backend> Step<'b, B> {
     ///
     /// # Errors
     /// Among others [`too_large`].
-    pub(crate) async fn commit(mut self) -> Result<Option<News>> {
+    pub(crate) async fn commit(mut self) -> Result<Option<Notifications>> {
         let mut changes = std::mem::take(&mut self.beside);
-        let mut news = News::default();
+        let mut news = Notifications::default();
         if let Some((before, ended)) = self.taken.take() {
             changes.ids = ended.next_id.saturating_sub(self.ids.next);
             changes.ids = changes.ids.checked_div(self.ids.step).unwrap_or(0);

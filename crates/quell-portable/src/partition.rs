@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::{join3, try_join_all};
 use quell_core::checkup::{Checkup, ClockReading};
-use quell_core::part::{Ids, News};
+use quell_core::part::{Ids, Notifications};
 use quell_core::{
     Capabilities, Error, ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp,
 };
@@ -461,7 +461,7 @@ impl<T: Table> Backend for Partition<T> {
         Ok(all)
     }
 
-    async fn commit(&self, tx: Tx, changes: Changes, _: &News) -> Result<Committed> {
+    async fn commit(&self, tx: Tx, changes: Changes, _: &Notifications) -> Result<Committed> {
         let bounds = self.table.bounds();
         let Tx { now, read, parts, copies, ids, .. } = tx;
         let used = changes.ids;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::history::Sink;
-use quell_core::part::{Ids, News as Told};
+use quell_core::part::{Ids, Notifications};
 use quell_core::{
     Batch, Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location,
     NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
@@ -39,7 +39,7 @@ use crate::push::{FREED, Outbox, tell};
 use crate::row::{get, time};
 use crate::sql::Sql;
 use crate::step::Step;
-use crate::tx::{Asked, News, Tx, Unnamed, first, read};
+use crate::tx::{Asked, Outgoing, Tx, Unnamed, first, read};
 use crate::watch::{Watch, keep_watch};
 
 /// A schema, and what this process knows of it.
@@ -139,7 +139,7 @@ impl PostgresBackend {
     }
 
     /// Notifies workers of what a commit changed, and records it in the history.
-    pub(crate) fn spread(&self, now: Timestamp, news: News) {
+    pub(crate) fn spread(&self, now: Timestamp, news: Outgoing) {
         self.saw(now);
         if let Some(history) = &self.history {
             news.events.iter().for_each(|event| history.record(event));
@@ -241,11 +241,16 @@ impl Backend for PostgresBackend {
         self.scan_indexes(step, scans).await
     }
 
-    async fn commit(&self, step: Step, changes: Changes, news: &Told) -> Result<Committed> {
+    async fn commit(
+        &self,
+        step: Step,
+        changes: Changes,
+        news: &Notifications,
+    ) -> Result<Committed> {
         self.commit_step(step, changes, news).await
     }
 
-    fn unchanged(&self, news: &Told) {
+    fn unchanged(&self, news: &Notifications) {
         if let Some(history) = &self.history {
             news.events.iter().for_each(|event| history.record(event));
         }
@@ -289,7 +294,7 @@ impl Backend for PostgresBackend {
         now: Option<Timestamp>,
         batches: &[Batch],
     ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
-        Ok(Some((self.enqueue(now, batches).await?, Told::default())))
+        Ok(Some((self.enqueue(now, batches).await?, Notifications::default())))
     }
 
     async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
@@ -297,7 +302,7 @@ impl Backend for PostgresBackend {
         if claimed.jobs.is_empty() {
             self.warm_up(std::iter::once((&claim.queue, &claim.tasks))).await;
         }
-        Ok(Some((claimed, Told::default())))
+        Ok(Some((claimed, Notifications::default())))
     }
 
     async fn hot_renew(
@@ -306,7 +311,7 @@ impl Backend for PostgresBackend {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Taken<Vec<Renewal>>> {
-        Ok(Some((self.renew(now, leases, lease).await?, Told::default())))
+        Ok(Some((self.renew(now, leases, lease).await?, Notifications::default())))
     }
 
     async fn hot_settle(
@@ -315,7 +320,7 @@ impl Backend for PostgresBackend {
         settlements: &[Settlement],
     ) -> Result<Taken<Vec<Settled>>> {
         let settled = self.settle_common(now, settlements).await?;
-        Ok(settled.map(|settled| (settled, Told::default())))
+        Ok(settled.map(|settled| (settled, Notifications::default())))
     }
 
     async fn hot_next_due(

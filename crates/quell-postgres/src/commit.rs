@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::part::News as Told;
+use quell_core::part::Notifications;
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     Job, JobId, JobState, Key, Lease, LeaseToken, Result, ScheduleName, TaskName, Timestamp,
@@ -21,7 +21,7 @@ use crate::hanging::Hanging;
 use crate::keyed::Keyed;
 use crate::row::unsigned;
 use crate::step::{Home, Step};
-use crate::tx::{News, Tx, Unnamed};
+use crate::tx::{Outgoing, Tx, Unnamed};
 use crate::write::Behind;
 
 /// What a step changes, by kind.
@@ -126,7 +126,7 @@ impl PostgresBackend {
         &self,
         mut step: Step,
         changes: Changes,
-        told: &Told,
+        notifications: &Notifications,
     ) -> Result<Committed> {
         let mut tx = step.take_tx()?;
         let numbers = match tx.number(step.first_draft, &changes).await {
@@ -153,7 +153,7 @@ impl PostgresBackend {
         let now = tx.now;
         match tx.commit().await {
             Ok(folded) => {
-                let mut news = News::of(told);
+                let mut news = Outgoing::of(notifications);
                 numbers.events(&mut news.events);
                 numbers.keep();
                 news.append(folded);

@@ -77,7 +77,7 @@ fn tolerantly(all: &[String]) -> String {
 
 /// What is published once the transaction has committed.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Outgoing {
     /// The earliest new due time of each queue.
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
     /// Queues whose limits let more start.
@@ -94,21 +94,21 @@ pub(crate) struct News {
     pub(crate) events: Vec<Event>,
 }
 
-impl News {
+impl Outgoing {
     /// What a step of the engine publishes.
-    pub(crate) fn of(told: &quell_core::part::News) -> Self {
-        News {
-            wakes: told.wakes.iter().map(|(queue, due)| (queue.clone(), *due)).collect(),
-            next_tick: told.next_tick,
-            ended: told.ended.clone(),
-            cancelled: told.cancelled.clone(),
-            events: told.events.clone(),
-            ..News::default()
+    pub(crate) fn of(step: &quell_core::part::Notifications) -> Self {
+        Outgoing {
+            wakes: step.wakes.iter().map(|(queue, due)| (queue.clone(), *due)).collect(),
+            next_tick: step.next_tick,
+            ended: step.ended.clone(),
+            cancelled: step.cancelled.clone(),
+            events: step.events.clone(),
+            ..Outgoing::default()
         }
     }
 
     /// Takes in what comes after it.
-    pub(crate) fn append(&mut self, news: News) {
+    pub(crate) fn append(&mut self, news: Outgoing) {
         for (queue, due) in &news.wakes {
             self.wake(queue, *due);
         }
@@ -191,7 +191,7 @@ pub(crate) struct Tx {
     pub(crate) inbox_waits: bool,
     /// The windows that were locked as it began; the time was read after that.
     pub(crate) opened: Option<Vec<PgRow>>,
-    pub(crate) news: News,
+    pub(crate) news: Outgoing,
     pub(crate) has_history: bool,
     /// Dedup keys that were there when this call locked them.
     pub(crate) locked: BTreeSet<TaskKey>,
@@ -253,7 +253,7 @@ impl Tx {
             inbox_waits,
             // What the inbox holds comes first.
             opened: opened.filter(|_| !inbox_waits),
-            news: News::default(),
+            news: Outgoing::default(),
             has_history,
             locked: BTreeSet::new(),
             locked_records: BTreeSet::new(),
@@ -281,7 +281,7 @@ impl Tx {
     }
 
     /// Makes everything durable; returns what to publish.
-    pub(crate) async fn commit(self) -> Result<News> {
+    pub(crate) async fn commit(self) -> Result<Outgoing> {
         self.open.commit().await?;
         Ok(self.news)
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
-use quell_core::part::{Ids, News, TaskKey};
+use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, Error, Job, JobId, Key, Lease, NextDue, Pruned, QueueName,
     Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp, WorkerId,
@@ -125,7 +125,12 @@ impl Backend for RedisBackend {
         tx.scan(scans).await
     }
 
-    async fn commit(&self, mut tx: Open, changes: Changes, news: &News) -> Result<Committed> {
+    async fn commit(
+        &self,
+        mut tx: Open,
+        changes: Changes,
+        news: &Notifications,
+    ) -> Result<Committed> {
         let makes_jobs = changes.ids > 0;
         if tx.reserved.is_some_and(|reserved| reserved < changes.ids) {
             self.shard.want_ids(changes.ids);
@@ -258,7 +263,7 @@ impl Backend for RedisBackend {
         claim: &Claim,
     ) -> Result<Taken<(Claimed, bool)>> {
         let claimed = self.claim_some(now, claim).await?;
-        Ok(claimed.map(|claimed| (claimed, News::default())))
+        Ok(claimed.map(|claimed| (claimed, Notifications::default())))
     }
 
     fn met_unreadable(&self) -> Vec<Error> {
@@ -272,7 +277,7 @@ impl Backend for RedisBackend {
         lease: Duration,
     ) -> Result<Taken<Vec<Renewal>>> {
         let renewed = self.renew_all(now, leases, lease).await?;
-        Ok(renewed.map(|renewed| (renewed, News::default())))
+        Ok(renewed.map(|renewed| (renewed, Notifications::default())))
     }
 
     async fn hot_settle_some(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quell_core::part::{News, TaskKey};
+use quell_core::part::{Notifications, TaskKey};
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     Job, JobId, JobState, Key, KeyAdvice, Origin, QueueName, Result, TaskName, Timestamp, WorkerId,
@@ -33,7 +33,7 @@ pub(crate) const NEWEST: &str = "newest";
 
 impl Open {
     /// The writes of a commit.
-    pub(crate) fn writes(&mut self, changes: Changes, news: &News) -> Result<Writes> {
+    pub(crate) fn writes(&mut self, changes: Changes, news: &Notifications) -> Result<Writes> {
         let mut writes = Writes::default();
         let Changes { rows, enter, leave, ids, aside, counts } = changes;
         let closes = closed_keys(&enter, &leave);

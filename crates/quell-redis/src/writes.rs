@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use quell_core::Timestamp;
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::schedule::Tick;
 
 use crate::open::Numbered;
@@ -164,7 +164,7 @@ impl Writes {
     }
 
     /// Hints to other processes, which go out with the step.
-    pub(crate) fn tell(&mut self, shard: &Shard, news: &News) {
+    pub(crate) fn tell(&mut self, shard: &Shard, news: &Notifications) {
         let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::history::Sink;
-use quell_core::part::{Ids, News};
+use quell_core::part::{Ids, Notifications};
 use quell_core::touched::Needs;
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken, NextDue, Pruned,
@@ -134,7 +134,7 @@ impl SqliteBackend {
     }
 
     /// Commits a hot path; returns what the engine publishes.
-    async fn end(&self, tx: Tx) -> Result<News> {
+    async fn end(&self, tx: Tx) -> Result<Notifications> {
         let Done { news, due_now, wakes_all } = tx.commit().await?;
         self.hints.add(due_now);
         if wakes_all {
@@ -230,7 +230,12 @@ impl Backend for SqliteBackend {
         Ok(seen)
     }
 
-    async fn commit(&self, tx: SqliteTx, changes: Changes, news: &News) -> Result<Committed> {
+    async fn commit(
+        &self,
+        tx: SqliteTx,
+        changes: Changes,
+        news: &Notifications,
+    ) -> Result<Committed> {
         let SqliteTx { open: Open::Write(mut tx), seen } = tx else {
             return Err(crate::error::corrupt("a step that reads writes"));
         };
@@ -290,7 +295,10 @@ impl Backend for SqliteBackend {
             if !before.is_due() || claim.limit == 0 {
                 let (next, rated) = (before.line.next(), before.line.settings.limits_rate());
                 let now = before.line.now;
-                return Ok(Some((Claimed { now, jobs: Vec::new(), next, rated }, News::default())));
+                return Ok(Some((
+                    Claimed { now, jobs: Vec::new(), next, rated },
+                    Notifications::default(),
+                )));
             }
         }
         let (mut tx, looked) = self.write(open_with_look(self.clock.time(now)?, &asked)?).await?;
@@ -312,7 +320,7 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         if leases.is_empty() {
-            return Ok(Some((Vec::new(), News::default())));
+            return Ok(Some((Vec::new(), Notifications::default())));
         }
         let (mut tx, _) = self.write(open_at(self.clock.time(now)?)).await?;
         let renewed = tx.renew(leases, lease).await?;
@@ -329,7 +337,7 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         if settlements.is_empty() {
-            return Ok(Some((Vec::new(), News::default())));
+            return Ok(Some((Vec::new(), Notifications::default())));
         }
         if !settlements.iter().all(|one| one.outcome.is_success()) {
             return Ok(None);

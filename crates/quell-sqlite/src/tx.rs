@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use futures_util::{FutureExt, TryStreamExt};
 use quell_core::history::Event;
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::{QueueName, Result, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -65,7 +65,7 @@ pub(crate) struct Tx {
     /// The id of the next new job.
     pub(crate) next_id: u64,
     /// What to publish after the commit.
-    pub(crate) news: News,
+    pub(crate) news: Notifications,
     /// Queues in which a job is due already.
     pub(crate) due_now: Vec<QueueName>,
     /// Something may be due in any queue: the inbox holds more than one transaction folds.
@@ -90,7 +90,7 @@ pub(crate) struct Tx {
 /// What to publish after a commit.
 #[derive(Debug)]
 pub(crate) struct Done {
-    pub(crate) news: News,
+    pub(crate) news: Notifications,
     /// Queues in which a job is due already.
     pub(crate) due_now: Vec<QueueName>,
     /// Whether something may be due in any queue.
@@ -125,7 +125,7 @@ impl Writer {
             writer,
             now: Timestamp::MIN,
             next_id: 0,
-            news: News::default(),
+            news: Notifications::default(),
             due_now: Vec::new(),
             wakes_all: false,
             tally: LaneTally::default(),
@@ -295,7 +295,10 @@ impl Reader {
 
 /// The queues in which a job that is due already came into line. A wake-up without a time is about
 /// settings, not about a job.
-pub(crate) fn due_queues(news: &News, now: Timestamp) -> impl Iterator<Item = QueueName> + '_ {
+pub(crate) fn due_queues(
+    news: &Notifications,
+    now: Timestamp,
+) -> impl Iterator<Item = QueueName> + '_ {
     let is_due = move |due: Timestamp| due > Timestamp::MIN && due <= now;
     let wakes = news.wakes.iter().filter(move |(_, due)| is_due(**due));
     wakes.map(|(queue, _)| queue.clone())

@@ -70,7 +70,7 @@ pub struct Ids {
 
 /// Notifications to publish once the step is durable.
 #[derive(Clone, Debug, Default)]
-pub struct News {
+pub struct Notifications {
     /// The earliest new due time of each queue; [`Timestamp::MIN`] where workers must look again.
     pub wakes: BTreeMap<QueueName, Timestamp>,
     /// When workers, who know of later ticks only, are to ask for ticks.
@@ -91,7 +91,7 @@ pub struct StepResult {
     /// The id that the next new job would have got.
     pub next_id: u64,
     /// What to publish.
-    pub news: News,
+    pub news: Notifications,
 }
 
 /// Some rows of a store, at one moment, and the steps that may be taken on them.
@@ -146,7 +146,11 @@ impl Part {
             schedules: self.0.schedules,
             ticks: self.0.ticks,
         };
-        StepResult { rows, next_id, news: News { wakes, next_tick, ended, cancelled, events } }
+        StepResult {
+            rows,
+            next_id,
+            news: Notifications { wakes, next_tick, ended, cancelled, events },
+        }
     }
 
     /// The time of the step.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
 use quell_conformance::Rig;
 use quell_core::checkup::Checkup;
-use quell_core::part::{Ids, News};
+use quell_core::part::{Ids, Notifications};
 use quell_core::schedule::Schedule;
 use quell_core::{
     Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue,
@@ -70,7 +70,12 @@ impl Backend for Watched {
         self.maps.scan(tx, scans).await
     }
 
-    async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed> {
+    async fn commit(
+        &self,
+        tx: Self::Tx,
+        changes: Changes,
+        news: &Notifications,
+    ) -> Result<Committed> {
         *self.changed.lock().unwrap() = changes.clone();
         self.maps.commit(tx, changes, news).await
     }
@@ -99,7 +104,7 @@ impl Backend for Watched {
         let Some(hot) = self.turn() else { return Ok(None) };
         let mut wakeups = hot.wakeups();
         let receipts = Steps::enqueue(hot, now, batches.to_vec()).await?;
-        let mut news = News::default();
+        let mut news = Notifications::default();
         while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
             news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));
         }
@@ -108,7 +113,7 @@ impl Backend for Watched {
 
     async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
         let Some(hot) = self.turn() else { return Ok(None) };
-        Ok(Some((Steps::claim(hot, now, claim).await?, News::default())))
+        Ok(Some((Steps::claim(hot, now, claim).await?, Notifications::default())))
     }
 
     async fn hot_renew(
@@ -118,7 +123,7 @@ impl Backend for Watched {
         lease: Duration,
     ) -> Result<Taken<Vec<Renewal>>> {
         let Some(hot) = self.turn() else { return Ok(None) };
-        Ok(Some((Steps::renew(hot, now, leases, lease).await?, News::default())))
+        Ok(Some((Steps::renew(hot, now, leases, lease).await?, Notifications::default())))
     }
 
     async fn hot_settle(
@@ -131,7 +136,7 @@ impl Backend for Watched {
         let settled = Steps::settle(hot, now, settlements.to_vec()).await?;
         let goes_on = |became| matches!(became, SettledAs::Scheduled { .. } | SettledAs::Refused);
         let ended = settled.iter().filter(|settled| !goes_on(settled.became));
-        let mut news = News::default();
+        let mut news = Notifications::default();
         news.ended.extend(ended.map(|settled| settled.lease.job));
         while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
             news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));

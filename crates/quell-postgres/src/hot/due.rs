@@ -12,7 +12,7 @@ use crate::hot::claim::Winding;
 use crate::hot::heads::{RAISED, Stale};
 use crate::hot::look::{Alone, Look, Looking, base_of};
 use crate::hot::trail::{Places, Reached, Read};
-use crate::tx::News;
+use crate::tx::Outgoing;
 
 /// When to look again at an inbox that another call was folding.
 const FOLDED_ELSEWHERE: Duration = Duration::from_millis(250);
@@ -24,7 +24,7 @@ impl PostgresBackend {
     }
 
     /// R31: what queues' limits held back may start, at any worker.
-    pub(crate) fn free_slots(&self, news: &mut News) {
+    pub(crate) fn free_slots(&self, news: &mut Outgoing) {
         let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
         news.frees.extend(limited.keys().cloned());
     }

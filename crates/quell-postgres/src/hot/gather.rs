@@ -19,7 +19,7 @@ use crate::error::{corrupt, wants_retry};
 use crate::names::Names;
 use crate::row::{decode, job_columns, optional_time};
 use crate::sql::PgQuery;
-use crate::tx::News;
+use crate::tx::Outgoing;
 
 /// The sum of a moment and a duration, which ends where time does.
 macro_rules! after {
@@ -237,7 +237,7 @@ impl PostgresBackend {
             Err(error) if wants_retry(&error) => return Ok(receipts),
             Err(error) => return Err(error),
         };
-        let mut news = News::default();
+        let mut news = Outgoing::default();
         let mut latest = Timestamp::MIN;
         for row in &rows {
             let (job, before) = self.decode_gathered(row)?;

@@ -7,7 +7,7 @@ use quell_core::{Lease, Outcome, Renewal, Result, Settled, Settlement, Timestamp
 
 use crate::backend::PostgresBackend;
 use crate::leases::{decode_renewed, forget_query, renew_query};
-use crate::tx::{News, one_shot};
+use crate::tx::{Outgoing, one_shot};
 
 impl PostgresBackend {
     /// Extends leases: one statement.
@@ -23,7 +23,7 @@ impl PostgresBackend {
         let query = renew_query(&self.sql, self.asked(now), leases, lease);
         let (rows, _ordered) = self.one_shot(query).await?;
         let (now, renewed) = decode_renewed(&rows)?;
-        let mut news = News::default();
+        let mut news = Outgoing::default();
         if self.history.is_some() {
             let event = |(Lease { job, token }, until): (&Lease, &Timestamp)| Event::Renew {
                 t: now,

@@ -22,7 +22,7 @@ use crate::hot::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::sql::PgQuery;
-use crate::tx::{News, first, one_shot, one_shot_in_order};
+use crate::tx::{Outgoing, first, one_shot, one_shot_in_order};
 use crate::write::insert_plain;
 
 impl PostgresBackend {
@@ -49,7 +49,7 @@ impl PostgresBackend {
         let (now, mut ids) = (time(first(&rows)?, 0)?, get::<Vec<i64>, _>(first(&rows)?, 1)?);
         // Numbers were given in the order of the triggers.
         ids.sort_unstable();
-        let mut news = News::default();
+        let mut news = Outgoing::default();
         let mut receipts = Vec::with_capacity(ids.len());
         for (trigger, id) in triggers.iter().zip(ids) {
             let id = JobId::new(unsigned(id));
@@ -81,7 +81,7 @@ impl PostgresBackend {
         let Some(straight) = straight else { return Ok(None) };
         let Straight { mut claimed, unreadable, reached } = straight;
         self.note_reached(now, claim, (from.read, began), &mut claimed, reached.as_slice());
-        let mut news = News::default();
+        let mut news = Outgoing::default();
         if self.history.is_some() {
             let event = |job| Event::claimed(claimed.now, claim, job);
             news.events.extend(claimed.jobs.iter().map(event));
@@ -121,7 +121,7 @@ impl PostgresBackend {
             ended.extend(leases.into_iter().map(|lease| (lease, now)));
             freed.extend(of_these);
         }
-        let mut news = News::default();
+        let mut news = Outgoing::default();
         let lanes: Vec<i32> = freed.iter().map(|(lane, _)| *lane).collect();
         if let Err(error) = self.know_lanes(&lanes).await {
             // They have ended, and that is the answer.

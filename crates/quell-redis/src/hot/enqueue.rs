@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::trigger::Keyed;
 use quell_core::{Batch, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
 
@@ -39,7 +39,7 @@ impl RedisBackend {
     ) -> Result<Answered<Answers>> {
         let places: Vec<usize> = (0..batches.len()).collect();
         let gathered = Gathered::of(batches, &places);
-        let mut news = News::default();
+        let mut news = Notifications::default();
         if gathered.batches == 0 {
             return Ok(Some((vec![None], news)));
         }
@@ -60,7 +60,7 @@ impl RedisBackend {
         &self,
         now: Option<Timestamp>,
         gathered: &Gathered<'_>,
-        (receipts, news): (&mut BTreeMap<usize, Vec<Option<Receipt>>>, &mut News),
+        (receipts, news): (&mut BTreeMap<usize, Vec<Option<Receipt>>>, &mut Notifications),
     ) -> Result<()> {
         if gathered.bursts.is_empty() {
             return Ok(());

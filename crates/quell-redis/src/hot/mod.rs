@@ -19,7 +19,7 @@ mod settle;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::{QueueName, Result, Timestamp};
 use redis::Value;
 
@@ -160,7 +160,7 @@ impl Answer {
 }
 
 /// Adds hints to those of other scripts of the call.
-fn add_wakes(news: &mut News, wakes: BTreeMap<QueueName, Timestamp>) {
+fn add_wakes(news: &mut Notifications, wakes: BTreeMap<QueueName, Timestamp>) {
     for (queue, due) in wakes {
         let first = news.wakes.entry(queue).or_insert(due);
         *first = due.min(*first);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::part::News;
+use quell_core::part::Notifications;
 use quell_core::{
     JobId, Key, Lease, LeaseToken, Outcome, Payload, Result, Settled, SettledAs, Settlement,
     Timestamp,
@@ -42,7 +42,7 @@ impl RedisBackend {
         settlements: &[Settlement],
     ) -> Result<Taken<Vec<Option<Settled>>>> {
         let mut settled = self.answers.take(settlements);
-        let mut news = News::default();
+        let mut news = Notifications::default();
         let mut ends = self.common_ends(settlements);
         ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
         for ends in ends.chunks(MOST_ENDS) {
@@ -77,7 +77,7 @@ impl RedisBackend {
         &self,
         now: Option<Timestamp>,
         ends: &[(usize, End<'_>)],
-        (settled, news): (&mut [Option<Settled>], &mut News),
+        (settled, news): (&mut [Option<Settled>], &mut Notifications),
     ) -> Result<()> {
         let shard = &self.shard;
         let script = &shard.scripts.hot.settle;
