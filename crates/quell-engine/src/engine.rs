@@ -150,7 +150,7 @@ pub fn publish(news: Notifications, hub: &WakeHub, ends: &EndHub, history: Optio
         hub.wake(None, due);
     }
     news.cancelled.iter().for_each(|job| hub.cancelled(Cancelled::Job(*job)));
-    ends.tell(news.ended);
+    ends.notify(news.ended);
 }
 
 /// What callers are told of an error of one of the engine's [`Steps`]; [`Store::call`] does that itself.

@@ -35,7 +35,7 @@ use crate::hot::warm::Warmth;
 use crate::listen::{Listener, receive};
 use crate::names::Names;
 use crate::parts::Stripped;
-use crate::push::{FREED, Outbox, tell};
+use crate::push::{FREED, Outbox, publish_outbox};
 use crate::row::{get, time};
 use crate::sql::Sql;
 use crate::step::Step;
@@ -93,7 +93,7 @@ impl PostgresBackend {
         let sql = Arc::new(sql);
         let upkeep = pool.for_upkeep();
         let mut tasks = JoinSet::new();
-        tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
+        tasks.spawn(publish_outbox(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         let trails = Arc::new(Trails::new(pushes));
         let watch = Arc::new(Watch::default());
@@ -139,13 +139,13 @@ impl PostgresBackend {
     }
 
     /// Notifies workers of what a commit changed, and records it in the history.
-    pub(crate) fn spread(&self, now: Timestamp, news: Outgoing) {
+    pub(crate) fn publish(&self, now: Timestamp, news: Outgoing) {
         self.saw(now);
         if let Some(history) = &self.history {
             news.events.iter().for_each(|event| history.record(event));
         }
         for (queue, due) in &news.wakes {
-            self.trails.tell(queue, *due);
+            self.trails.note_due(queue, *due);
             self.hub.wake(Some(queue), *due);
         }
         news.frees.iter().for_each(|queue| self.hub.wake(Some(queue), FREED));

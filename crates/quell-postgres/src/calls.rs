@@ -33,7 +33,7 @@ macro_rules! writing {
                     };
                     match $tx.commit().await {
                         Ok(news) => {
-                            $self.spread(now, news);
+                            $self.publish(now, news);
                             break Ok(answer);
                         }
                         Err(error) => error,

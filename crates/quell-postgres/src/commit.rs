@@ -157,7 +157,7 @@ impl PostgresBackend {
                 numbers.events(&mut news.events);
                 numbers.keep();
                 news.append(folded);
-                self.spread(now, news);
+                self.publish(now, news);
                 Ok(Committed::Done)
             }
             Err(error) => self.begin_again(Unnamed::default(), error).await,

@@ -50,7 +50,7 @@ impl Ends {
     /// Notifies callers that wait here that this process ended these jobs; returns the jobs whose ends
     /// other processes must be notified of.
     pub(crate) fn ended_here(&self, jobs: &[JobId]) -> Vec<JobId> {
-        self.here.tell(jobs.iter().copied());
+        self.here.notify(jobs.iter().copied());
         self.elsewhere().take(jobs, Instant::now())
     }
 
@@ -61,7 +61,7 @@ impl Ends {
 
     /// Others have ended these jobs.
     pub(crate) fn ended_elsewhere(&self, jobs: Vec<JobId>) {
-        self.here.tell(jobs);
+        self.here.notify(jobs);
     }
 
     /// It is unknown which jobs others have ended: all callers that wait here are notified.

@@ -238,7 +238,7 @@ fn pass_on(hint: Hint, (hub, trails, watch): (&WakeHub, &Trails, &Watch), ends: 
     match hint {
         Hint::Wake(queue, due) => {
             if let Some(queue) = queue.as_ref().filter(|_| due != FREED) {
-                trails.tell(queue, due);
+                trails.note_due(queue, due);
             }
             hub.wake(queue.as_ref(), due);
         }

@@ -144,7 +144,7 @@ impl Outbox {
 
 /// Sends hints until the task that runs it is dropped, on a connection of its own: calls go on
 /// meanwhile on the one that they just used.
-pub(crate) async fn tell(pool: Connections, sql: Arc<Sql>, outbox: Arc<Outbox>) {
+pub(crate) async fn publish_outbox(pool: Connections, sql: Arc<Sql>, outbox: Arc<Outbox>) {
     // The first hint should not wait for its connection; where there is none yet, it tries again.
     if let Ok(db) = pool.acquire().await {
         db.release();

@@ -337,7 +337,7 @@ impl Tx {
         ran.map_err(|e| explain(what, e))
     }
 
-    pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {
+    pub(crate) fn record_event(&mut self, event: impl FnOnce() -> Event) {
         if self.has_history {
             self.news.events.push(event());
         }

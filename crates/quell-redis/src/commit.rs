@@ -81,7 +81,7 @@ impl Open {
             let newest = self.ids().next.saturating_add(ids.saturating_sub(1).saturating_mul(step));
             writes.set(self.keys().seq(), newest.to_string());
         }
-        writes.tell(&self.shard, news);
+        writes.publish(&self.shard, news);
         Ok(writes)
     }
 }

@@ -122,7 +122,7 @@ impl Listener {
             let hint: String = message.get_payload().unwrap_or_default();
             match read(&hint, &self.origin) {
                 Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
-                Some(Hint::Ended(job)) => ends.here.tell([job]),
+                Some(Hint::Ended(job)) => ends.here.notify([job]),
                 Some(Hint::Cancelled(job)) => hub.cancelled(Cancelled::Job(job)),
                 None => {}
             }

@@ -164,7 +164,7 @@ impl Writes {
     }
 
     /// Hints to other processes, which go out with the step.
-    pub(crate) fn tell(&mut self, shard: &Shard, news: &Notifications) {
+    pub(crate) fn publish(&mut self, shard: &Shard, news: &Notifications) {
         let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());

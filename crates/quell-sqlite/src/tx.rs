@@ -223,7 +223,7 @@ impl Tx {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {
+    pub(crate) fn record_event(&mut self, event: impl FnOnce() -> Event) {
         if self.has_history {
             self.news.events.push(event());
         }

@@ -131,6 +131,6 @@ async fn tell_ends(db: &mut SqliteConnection, ends: &EndHub) -> sqlx::Result<()>
     let ids: Vec<String> = awaited.iter().map(|job| signed(job.get()).to_string()).collect();
     let query = sqlx::query_scalar::<_, i64>(ENDED).bind(format!("[{}]", ids.join(",")));
     let ended = query.fetch_all(db).await?;
-    ends.tell(ended.into_iter().map(|id| JobId::new(unsigned(id))));
+    ends.notify(ended.into_iter().map(|id| JobId::new(unsigned(id))));
     Ok(())
 }

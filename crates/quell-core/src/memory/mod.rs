@@ -123,7 +123,7 @@ impl MemoryStore {
             self.hub.wake(None, due);
         }
         cancelled.into_iter().for_each(|job| self.hub.cancelled(Cancelled::Job(job)));
-        self.ends.tell(ended);
+        self.ends.notify(ended);
         answer
     }
 

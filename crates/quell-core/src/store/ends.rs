@@ -20,9 +20,9 @@ pub type EndNotification = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// let hub = Arc::new(EndHub::new());
 /// let ended = hub.wait_for(JobId::new(7));
-/// hub.tell([JobId::new(8)]);
+/// hub.notify([JobId::new(8)]);
 /// assert_eq!(hub.awaited(), [JobId::new(7)]);
-/// hub.tell([JobId::new(7)]);
+/// hub.notify([JobId::new(7)]);
 /// assert!(!hub.is_awaited());
 /// # drop(ended);
 /// ```
@@ -68,7 +68,7 @@ impl EndHub {
     }
 
     /// Notifies the waiters of these jobs.
-    pub fn tell(&self, ended: impl IntoIterator<Item = JobId>) {
+    pub fn notify(&self, ended: impl IntoIterator<Item = JobId>) {
         let mut waiting = self.locked();
         if waiting.jobs.is_empty() {
             return;
@@ -142,7 +142,7 @@ mod tests {
         let (mut first, mut second) = (hub.wait_for(JOB), hub.wait_for(JOB));
         let mut other = hub.wait_for(JobId::new(8));
         assert!(!is_notified(&mut first));
-        hub.tell([JobId::new(9), JOB]);
+        hub.notify([JobId::new(9), JOB]);
         assert!(is_notified(&mut first) && is_notified(&mut second) && !is_notified(&mut other));
         let mut again = hub.wait_for(JOB);
         assert!(!is_notified(&mut again), "the end before it is not its own");

@@ -249,10 +249,10 @@ impl Tx {
         for job in changed.iter().copied().chain(&new).chain(&unkeyed) {
             if job.state != JobState::Scheduled {
                 // Only a leading edge counts triggers in a job that does not wait.
-                self.tell(|| Event::suppressed(now, job));
+                self.record_event(|| Event::suppressed(now, job));
                 continue;
             }
-            self.tell(|| Event::window(now, job));
+            self.record_event(|| Event::window(now, job));
             if touched.is_news(job) {
                 self.news.wake(&job.queue, job.window.due_at);
             }

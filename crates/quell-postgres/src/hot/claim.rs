@@ -352,7 +352,7 @@ impl Tx {
             taken.extend(chosen);
             self.now = self.now.max(started.now);
             for job in &started.jobs {
-                self.tell(|| Event::claimed(started.now, claim, job));
+                self.record_event(|| Event::claimed(started.now, claim, job));
             }
             started.partitions.iter().for_each(|name| look.line.taken.start(name.as_ref()));
             jobs.append(&mut started.jobs);

@@ -92,7 +92,7 @@ impl Tx {
         self.remove(&old).await?;
         let t = self.now;
         for id in &old {
-            self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
+            self.record_event(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
         }
         let jobs = u64::try_from(old.len()).unwrap_or(u64::MAX);
         let mut pruned = Pruned { jobs, ..Pruned::default() };

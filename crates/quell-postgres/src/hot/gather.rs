@@ -259,7 +259,7 @@ impl PostgresBackend {
                 }
             }
         }
-        self.spread(latest, news);
+        self.publish(latest, news);
         Ok(receipts)
     }
 

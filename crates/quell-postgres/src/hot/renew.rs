@@ -33,7 +33,7 @@ impl PostgresBackend {
             };
             news.events.extend(renewed.iter().map(event));
         }
-        self.spread(now, news);
+        self.publish(now, news);
         Ok(leases.iter().map(|lease| renewed.get(lease).copied().into()).collect())
     }
 

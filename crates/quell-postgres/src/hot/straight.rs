@@ -61,7 +61,7 @@ impl PostgresBackend {
             let trigger = TriggerId { job: id, seq: 1 };
             receipts.push(Receipt::Accepted { job: id, trigger, due });
         }
-        self.spread(now, news);
+        self.publish(now, news);
         let mut receipts = receipts.into_iter();
         let of_batch = |b: &Batch| Ok(receipts.by_ref().take(b.triggers.len()).collect());
         Ok(batches.iter().map(of_batch).collect())
@@ -86,7 +86,7 @@ impl PostgresBackend {
             let event = |job| Event::claimed(claimed.now, claim, job);
             news.events.extend(claimed.jobs.iter().map(event));
         }
-        self.spread(claimed.now, news);
+        self.publish(claimed.now, news);
         drop(ordered);
         // What started must be handed out.
         if !unreadable.is_empty() {
@@ -149,7 +149,7 @@ impl PostgresBackend {
             }
             settled.push(Settled { lease, became });
         }
-        self.spread(latest, news);
+        self.publish(latest, news);
         Ok(settled)
     }
 

@@ -103,7 +103,7 @@ impl Trail {
         Trail { places, lapse, head_at, steps: 0, noted: 0, told: None }
     }
 
-    fn tell(&mut self, due: Timestamp) {
+    fn note_due(&mut self, due: Timestamp) {
         self.steps += 1;
         let earliest = self.told.map_or(due, |(_, told)| told.min(due));
         self.told = Some((self.steps, earliest));
@@ -246,15 +246,15 @@ impl Trails {
     pub(crate) fn tell_all(&self) {
         let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for trail in trails.values_mut().flat_map(ByTasks::values_mut) {
-            trail.tell(Timestamp::MIN);
+            trail.note_due(Timestamp::MIN);
         }
     }
 
     /// Something in a queue is due then: the next claim begins no later.
-    pub(crate) fn tell(&self, queue: &QueueName, due: Timestamp) {
+    pub(crate) fn note_due(&self, queue: &QueueName, due: Timestamp) {
         let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for trail in trails.get_mut(queue).into_iter().flat_map(ByTasks::values_mut) {
-            trail.tell(due);
+            trail.note_due(due);
         }
     }
 }
@@ -317,7 +317,7 @@ mod tests {
     fn r30_r34_what_was_told_while_a_claim_was_under_way_is_no_later_than_the_next() {
         let trails = trails();
         let under_way = trails.next(&claim()).read;
-        trails.tell(&claim().queue, Timestamp::from_secs(5));
+        trails.note_due(&claim().queue, Timestamp::from_secs(5));
         note(&trails, under_way, Duration::ZERO, 20, None);
         assert_eq!(place(&trails), 5);
         let after = trails.next(&claim()).read;
@@ -329,7 +329,7 @@ mod tests {
     fn r30_a_claim_that_is_noted_late_takes_no_place_further() {
         let trails = trails();
         let slow = trails.next(&claim()).read;
-        trails.tell(&claim().queue, Timestamp::from_secs(5));
+        trails.note_due(&claim().queue, Timestamp::from_secs(5));
         let quick = trails.next(&claim()).read;
         note(&trails, quick, Duration::ZERO, 5, Some(6));
         note(&trails, slow, Duration::ZERO, 20, None);

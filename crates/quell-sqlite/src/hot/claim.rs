@@ -118,7 +118,7 @@ impl Tx {
         let jobs = started.into_iter().map(|started| started.job).collect::<Vec<_>>();
         for job in &jobs {
             let now = self.now;
-            self.tell(|| Event::claimed(now, claim, job));
+            self.record_event(|| Event::claimed(now, claim, job));
         }
         Ok((jobs, line.next(), line.settings.limits_rate()))
     }

@@ -165,11 +165,11 @@ impl Tx {
         for job in changed.iter().chain(&new) {
             if job.state != JobState::Scheduled {
                 // Only a leading edge counts triggers in a job that does not wait.
-                self.tell(|| Event::suppressed(now, job));
+                self.record_event(|| Event::suppressed(now, job));
                 continue;
             }
             self.keys_wait |= job.waits;
-            self.tell(|| Event::window(now, job));
+            self.record_event(|| Event::window(now, job));
             if touched.is_news(job) {
                 self.wake(&job.queue, job.window.due_at);
             }
@@ -211,7 +211,7 @@ impl Tx {
     async fn write_unkeyed(&mut self, jobs: &[Job], last: Last<'_>) -> Result<()> {
         let now = self.now;
         for job in jobs {
-            self.tell(|| Event::window(now, job));
+            self.record_event(|| Event::window(now, job));
             self.wake(&job.queue, job.window.due_at);
         }
         let is_plain =

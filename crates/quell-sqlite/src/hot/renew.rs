@@ -35,7 +35,7 @@ impl Tx {
         let renewed = decode_leases(&rows)?;
         let t = self.now;
         for Lease { job, token } in leases.iter().filter(|lease| renewed.contains(lease)).copied() {
-            self.tell(|| Event::Renew { t, job, token, until });
+            self.record_event(|| Event::Renew { t, job, token, until });
         }
         Ok(leases.iter().map(|lease| renewed.contains(lease).then_some(until).into()).collect())
     }

@@ -101,7 +101,7 @@ impl Tx {
             if is_first {
                 self.news.ended.push(lease.job);
             }
-            self.tell(|| Event::settled(now, settlement, became));
+            self.record_event(|| Event::settled(now, settlement, became));
             settled.push(Settled { lease, became });
         }
         if !succeeded.is_empty() {
