@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell::worker::PollSettings;
-use quell::{ErrorKind, JobState, Key, Quell, Result};
+use quell::{ErrorKind, Quell, Result};
 use quell_conformance::rig::until;
 
-use crate::tasks::{App, Reindex, Script, reindex, script, secs};
+use crate::anywhere::a_url_is_all_it_needs;
+use crate::tasks::{App, Script, script, secs};
 
 /// A table that no other test has. On a busy machine Azurite is slow.
 fn url() -> String {
@@ -19,17 +20,7 @@ fn url() -> String {
 
 #[tokio::test]
 async fn r34_a_url_is_all_that_a_client_and_a_worker_need() -> Result<()> {
-    let url = url();
-    let (client, quell) = (Quell::open(&url).await?, Quell::open(&url).await?);
-    let worker = quell.worker(App::default()).register(reindex);
-    let asked = async {
-        let job = client.trigger(Reindex::page("a")).await.unwrap().job();
-        let flushed = client.flush::<Reindex>(&Key::new("a").unwrap()).await.unwrap();
-        assert_eq!(flushed, job);
-        let result = client.result(job.unwrap(), secs(60)).await.unwrap();
-        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
-    };
-    worker.run_until(asked).await
+    a_url_is_all_it_needs(&url(), secs(60)).await
 }
 
 /// The other process pushes nothing.
@@ -53,31 +44,8 @@ async fn r35_a_worker_polls_for_triggers_of_other_processes() -> Result<()> {
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
-    use quell::{Ctx, TaskError};
-    use sqlx::SqlitePool;
-
-    async fn settle(_: Script, ctx: Ctx<SqlitePool>) -> std::result::Result<u32, TaskError> {
-        let mut tx = ctx.state().begin().await?;
-        let refused = ctx.settle_in(&mut tx).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        Ok(ctx.attempt())
-    }
-
-    let pool = SqlitePool::connect("sqlite::memory:").await.unwrap();
     let quell = Quell::open(&url()).await?;
-    let mut tx = pool.begin().await.unwrap();
-    let refused = quell.trigger(Reindex::page("a")).within(&mut tx).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.to_string().contains("`transactions`"), "{refused}");
-    tx.rollback().await.unwrap();
-    assert_eq!(quell.store().counts().await?, [], "nothing was written");
-    let worker = quell.worker(pool).register(settle);
-    let asked = async {
-        let receipt = quell.trigger(Script::new(&[])).await.unwrap();
-        let result = quell.result(receipt.job().unwrap(), secs(60)).await.unwrap();
-        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
-    };
-    worker.run_until(asked).await
+    crate::anywhere::callers_transactions_are_refused(quell, secs(60)).await
 }
 
 #[tokio::test]

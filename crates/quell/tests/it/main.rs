@@ -1,6 +1,7 @@
 //! What a user of the library does, on the model store in virtual time and on SQLite for real.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod anywhere;
 mod around;
 #[cfg(feature = "azure")]
 mod azure;

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quell::redis::{RedisOptions, RedisStore};
-use quell::testing::TestKit;
 use quell::worker::PollSettings;
-use quell::{ErrorKind, JobState, Key, Quell, Result};
+use quell::{ErrorKind, Quell, Result};
 use quell_conformance::rig::until;
 
-use crate::tasks::{App, Reindex, Script, reindex, script, secs};
+use crate::anywhere::{a_url_is_all_it_needs, bursts_run_in_virtual_time};
+use crate::tasks::{App, Script, script, secs};
 
 pub(crate) fn url() -> String {
     let (server, prefix) = quell_services::redis_url_for_tests();
@@ -24,68 +24,19 @@ async fn store() -> Result<Arc<RedisStore>> {
 
 #[tokio::test]
 async fn r08_virtual_time_runs_on_redis_too() -> Result<()> {
-    let log = App::default();
-    let state = Arc::clone(&log);
-    let kit = TestKit::start_on(store().await?, |quell| quell.worker(state).register(reindex))?;
-    for second in [0, 20, 40, 55] {
-        kit.advance(secs(second).saturating_sub(kit.now().since(TestKit::START))).await;
-        kit.quell().trigger(Reindex::page(if second < 40 { "a" } else { "b" })).await?;
-    }
-    kit.advance(secs(100)).await;
-    let runs: Vec<(u64, String)> =
-        log.runs().into_iter().map(|r| (r.at.since(TestKit::START).as_secs(), r.what)).collect();
-    let expected = [(10, "a"), (30, "a"), (50, "b"), (65, "b")];
-    assert_eq!(runs, expected.map(|(at, page)| (at, page.to_owned())));
-    Ok(())
+    bursts_run_in_virtual_time(store().await?).await
 }
 
 #[tokio::test]
 async fn r34_a_url_is_all_that_a_client_and_a_worker_need() -> Result<()> {
-    let url = url();
-    let (client, quell) = (Quell::open(&url).await?, Quell::open(&url).await?);
-    let worker = quell.worker(App::default()).register(reindex);
-    let asked = async {
-        let job = client.trigger(Reindex::page("a")).await.unwrap().job();
-        let flushed = client.flush::<Reindex>(&Key::new("a").unwrap()).await.unwrap();
-        assert_eq!(flushed, job);
-        let result = client.result(job.unwrap(), secs(20)).await.unwrap();
-        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
-    };
-    worker.run_until(asked).await
+    a_url_is_all_it_needs(&url(), secs(20)).await
 }
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
-    use quell::{Ctx, TaskError};
-    use sqlx::SqlitePool;
-
-    async fn settle(_: Script, ctx: Ctx<SqlitePool>) -> std::result::Result<u32, TaskError> {
-        let mut tx = ctx.state().begin().await?;
-        let refused = ctx.settle_in(&mut tx).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        Ok(ctx.attempt())
-    }
-
-    let pool = SqlitePool::connect("sqlite::memory:").await.unwrap();
     let quell = Quell::with_store(store().await?).build()?;
-    let mut tx = pool.begin().await.unwrap();
-    let refused = quell.trigger(Reindex::page("a")).within(&mut tx).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.to_string().contains("`transactions`"), "{refused}");
-    let pages = ["a", "b"].map(Reindex::page);
-    let refused = quell.trigger_many(pages).within(&mut tx).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    tx.rollback().await.unwrap();
-    assert_eq!(quell.store().counts().await?, [], "nothing was written");
-
-    let worker = quell.worker(pool).register(settle);
-    let asked = async {
-        let receipt = quell.trigger(Script::new(&[])).await.unwrap();
-        let result = quell.result(receipt.job().unwrap(), secs(20)).await.unwrap();
-        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
-    };
-    worker.run_until(asked).await
+    crate::anywhere::callers_transactions_are_refused(quell, secs(20)).await
 }
 
 #[tokio::test]

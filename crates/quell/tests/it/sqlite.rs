@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use quell::sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use quell::store::Store;
-use quell::testing::TestKit;
 use quell::{ErrorKind, JobState, Quell, Receipt, Result, TaskName};
 use quell_conformance::rig::until;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -14,6 +13,7 @@ use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
+use crate::anywhere::bursts_run_in_virtual_time;
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 
 /// A store in a folder of its own.
@@ -37,19 +37,7 @@ async fn count(store: &Arc<SqliteStore>, task: &str, state: JobState) -> u64 {
 #[tokio::test]
 async fn r08_virtual_time_runs_on_a_real_store_too() -> Result<()> {
     let (store, _folder) = store().await?;
-    let log = App::default();
-    let state = Arc::clone(&log);
-    let kit = TestKit::start_on(store, |quell| quell.worker(state).register(reindex))?;
-    for second in [0, 20, 40, 55] {
-        kit.advance(secs(second).saturating_sub(kit.now().since(TestKit::START))).await;
-        kit.quell().trigger(Reindex::page(if second < 40 { "a" } else { "b" })).await?;
-    }
-    kit.advance(secs(100)).await;
-    let runs: Vec<(u64, String)> =
-        log.runs().into_iter().map(|r| (r.at.since(TestKit::START).as_secs(), r.what)).collect();
-    let expected = [(10, "a"), (30, "a"), (50, "b"), (65, "b")];
-    assert_eq!(runs, expected.map(|(at, page)| (at, page.to_owned())));
-    Ok(())
+    bursts_run_in_virtual_time(store).await
 }
 
 #[tokio::test]
