@@ -154,17 +154,7 @@ impl Backend for Maps {
     type Tx = OwnedMutexGuard<Kept>;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            dedup: true,
-            transactions: false,
-            push: true,
-            timed: false,
-            priorities: true,
-            exact_limits: true,
-            listing: true,
-            across_queues: true,
-            large_batches: true,
-        }
+        Capabilities::all().with_transactions(false).with_timed(false)
     }
 
     fn page(&self) -> usize {

@@ -356,18 +356,13 @@ impl<T: Table> Backend for Partition<T> {
     type Tx = Tx;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            dedup: true,
-            transactions: false,
-            // Each process knows its own changes alone.
-            push: false,
-            timed: false,
-            priorities: true,
-            exact_limits: true,
-            listing: true,
-            across_queues: true,
-            large_batches: self.table.bounds().changes == usize::MAX,
-        }
+        let large = self.table.bounds().changes == usize::MAX;
+        // Each process knows its own changes alone.
+        Capabilities::all()
+            .with_transactions(false)
+            .with_timed(false)
+            .with_push(false)
+            .with_large_batches(large)
     }
 
     fn most_changes(&self) -> usize {

@@ -188,17 +188,7 @@ impl Backend for PostgresBackend {
     type Tx = Step;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            dedup: true,
-            transactions: true,
-            push: self.pushes,
-            timed: false,
-            priorities: true,
-            exact_limits: true,
-            listing: true,
-            across_queues: true,
-            large_batches: true,
-        }
+        Capabilities::all().with_push(self.pushes).with_timed(false)
     }
 
     async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Step>> {

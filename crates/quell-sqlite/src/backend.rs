@@ -166,17 +166,7 @@ impl Backend for SqliteBackend {
     type Tx = SqliteTx;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            dedup: true,
-            transactions: true,
-            push: true,
-            timed: false,
-            priorities: true,
-            exact_limits: true,
-            listing: true,
-            across_queues: true,
-            large_batches: true,
-        }
+        Capabilities::all().with_timed(false)
     }
 
     fn page(&self) -> usize {

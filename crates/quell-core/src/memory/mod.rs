@@ -135,17 +135,7 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            dedup: true,
-            transactions: false,
-            push: true,
-            timed: false,
-            priorities: true,
-            exact_limits: true,
-            listing: true,
-            across_queues: true,
-            large_batches: true,
-        }
+        Capabilities::all().with_transactions(false).with_timed(false)
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
