@@ -153,7 +153,7 @@ pub fn publish(news: Notifications, hub: &WakeHub, ends: &EndHub, history: Optio
     ends.notify(news.ended);
 }
 
-/// What callers are told of an error of one of the engine's [`Steps`]; [`Store::call`] does that itself.
+/// The error of one of the engine's [`Steps`] as callers receive it; [`Store::call`] converts it itself.
 #[must_use]
 pub fn caller_error(error: Error) -> Error {
     if is_too_large(&error) { too_much(&error) } else { error }
@@ -593,7 +593,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
-        Ok(step!(self, "read dead letters", Access::Read, Time::Last, |step| {
+        Ok(step!(self, "export dead jobs", Access::Read, Time::Last, |step| {
             step.load_whole(&ids).await?;
             step.view().map(|part| ids.iter().filter_map(|id| part.letter(*id)).collect())
         }))
@@ -655,7 +655,7 @@ impl<B: Backend> UnreadableJobs for Engine<B> {
                 }
                 // It is tried again, and holds up no other.
                 Err(error) => {
-                    warn!(%error, job = %id, "unreadable job not put back");
+                    warn!(%error, job = %id, "unreadable job not decoded again");
                     failed.get_or_insert(error);
                 }
             }

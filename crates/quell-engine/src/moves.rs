@@ -258,7 +258,7 @@ impl<B: Backend> Engine<B> {
         retention: &Retention,
     ) -> Result<bool> {
         let most = self.share(CHANGES_OF_A_KEY);
-        Ok(step!(self, "keep what came of a job", (now, 0), |step| {
+        Ok(step!(self, "keep the result of a job", (now, 0), |step| {
             step.load_old(retention, 1).await?;
             Some(step.keep_results(most))
         }))
@@ -377,7 +377,7 @@ impl<B: Backend> Engine<B> {
         now: Option<Timestamp>,
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
-        Ok(step!(self, "import dead letters", (now, letters.len()), |step| {
+        Ok(step!(self, "import dead jobs", (now, letters.len()), |step| {
             step.load_for_letters(letters).await?;
             step.check_ids(letters.len()).await?;
             step.take(|part| part.import_dead(letters))

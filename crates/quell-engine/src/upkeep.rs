@@ -39,7 +39,7 @@ pub(crate) enum Frees {
 }
 
 impl<B: Backend> Step<'_, B> {
-    /// The jobs whose leases have lapsed, those first that lapsed first, but for those that are `stuck`.
+    /// The jobs whose leases have expired, in the order in which they did, except those that are `stuck`.
     pub(crate) async fn lapsed(
         &mut self,
         limit: usize,

@@ -163,7 +163,7 @@ mod tests {
         assert!(elsewhere.take(&[job(1)], start).is_empty());
         elsewhere.put(&[job(1), job(2), job(3)], start);
         assert_eq!(elsewhere.take(&[job(1), job(9)], start), [job(1)]);
-        assert!(elsewhere.take(&[job(1)], start).is_empty(), "it was told");
+        assert!(elsewhere.take(&[job(1)], start).is_empty(), "it was notified");
         elsewhere.put(&[job(2)], start + KNOWN / 2);
         let later = start + KNOWN;
         assert_eq!(
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(asked.renewal(), Some(start + RENEWED));
         assert_eq!(asked.news(vec![job(1), job(2)], start + RENEWED), [job(1)]);
         assert!(asked.news(vec![], start + RENEWED).is_empty());
-        assert_eq!(asked.renewal(), None, "nobody waits any more");
+        assert_eq!(asked.renewal(), None, "no caller waits any more");
         let many: Vec<JobId> = (0..=MOST).map(job).collect();
         assert_eq!(asked.news(many, start).len(), MOST);
     }

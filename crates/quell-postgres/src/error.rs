@@ -200,7 +200,7 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
             _ if fault(error) == Some(&Fault::NoHostFits) => (
                 ErrorKind::Unavailable,
                 "no server of the url is what `target_session_attrs` asks for: a failover may be \
-                 under way",
+                 in progress",
             ),
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolClosed => {
                 (ErrorKind::Unavailable, "the server did not answer: check that it runs")
@@ -234,7 +234,7 @@ fn classify_code(code: &str) -> (ErrorKind, &'static str) {
         // It passes: what a worker has to settle is kept until then.
         code::READ_ONLY => (
             ErrorKind::Unavailable,
-            "the server takes no writes: it is a standby, or a failover is under way",
+            "the server takes no writes: it is a standby, or a failover is in progress",
         ),
         code::DENIED => (
             ErrorKind::ReadOnly,

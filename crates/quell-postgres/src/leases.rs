@@ -204,7 +204,7 @@ pub(crate) use forget;
 pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
     const LAPSED: &str =
         concat!("select coalesce(", first_lapse!(), " <= quell.peek($1, $2), false)");
-    let rows = read(pool, sql, "look for lapsed leases", asked.bind(sql.query(LAPSED))).await?;
+    let rows = read(pool, sql, "look for expired leases", asked.bind(sql.query(LAPSED))).await?;
     get(first(&rows)?, 0)
 }
 
@@ -259,7 +259,7 @@ const RENEW: &str = concat!(
                from held h, clock c
               where x.draw between h.draw and h.draw and x.job_id between h.job_id and h.job_id
                 and (x.job_id <> 0 or (x.draw in (select draw from whole)) is true)),
-         -- Without a shared row that holds, nobody gets one of their own.
+         -- Without a shared row that is current, no job gets one of its own.
          parted as (
              insert into quell.lease as x (draw, job_id, until)
              select r.draw, r.id, c.until
@@ -375,7 +375,7 @@ impl PostgresBackend {
         let rows = i64::try_from(most_rows(limit)).unwrap_or(i64::MAX);
         let query = self.sql.query(ROWS).bind(by.as_micros()).bind(rows);
         let query = query.bind(until).bind(draw).bind(job);
-        let rows = step.fetch(self, "lock lapsed leases", query).await?;
+        let rows = step.fetch(self, "lock expired leases", query).await?;
         let of = |row| Ok(LapsedRow { until: get(row, 0)?, draw: get(row, 1)?, job: get(row, 2)? });
         rows.iter().map(of).collect()
     }
@@ -422,7 +422,7 @@ impl PostgresBackend {
         let query = query.bind(column(|row| row.job));
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let of = |row| Ok((time(row, 1)?, JobId::new(unsigned(get(row, 0)?))));
-        step.fetch(self, "lock jobs whose leases lapsed", query).await?.iter().map(of).collect()
+        step.fetch(self, "lock jobs whose leases expired", query).await?.iter().map(of).collect()
     }
 }
 

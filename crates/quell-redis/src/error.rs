@@ -105,9 +105,9 @@ fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
             (ErrorKind::Unavailable, "the server wants a user and a password: give them in the URL")
         }
         "READONLY" => {
-            (ErrorKind::Unavailable, "the server is a replica now: a failover is under way")
+            (ErrorKind::Unavailable, "the server is a replica now: a failover is in progress")
         }
-        "BUSY" => (ErrorKind::Unavailable, "the server is busy with somebody's script"),
+        "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script of another client"),
         "UNKILLABLE" => (ErrorKind::Unavailable, "the server is busy with a script that writes"),
         _ => return None,
     })

@@ -93,7 +93,7 @@ impl Listener {
                     heard = Some(connection);
                 }
                 Err(error) => {
-                    warn!(%error, "cannot hear the hints of other processes, polling instead");
+                    warn!(%error, "cannot receive wake-ups of other processes, polling instead");
                     sleep(PAUSE_AFTER_ERROR).await;
                 }
             }

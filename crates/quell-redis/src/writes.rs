@@ -92,7 +92,7 @@ pub(crate) enum Write {
         id: String,
         ticks: Vec<String>,
     },
-    Tell {
+    Publish {
         channel: String,
         hint: String,
     },
@@ -168,11 +168,11 @@ impl Writes {
         let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
-            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+            self.writes.push(Write::Publish { channel: shard.channel.clone(), hint });
         }
         for job in &news.cancelled {
             let hint = format!("{} {CANCELLED} {job}", shard.origin);
-            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+            self.writes.push(Write::Publish { channel: shard.channel.clone(), hint });
         }
         for job in &news.ended {
             self.writes.push(Write::Ended {
@@ -216,7 +216,7 @@ impl Writes {
             Write::Ended { key, job, channel, hint } => {
                 list!["ended", keys.number(key), job, channel, hint]
             }
-            Write::Tell { channel, hint } => list!["tell", 1_usize, channel, hint],
+            Write::Publish { channel, hint } => list!["publish", 1_usize, channel, hint],
         };
         self.writes.into_iter().map(item).collect()
     }

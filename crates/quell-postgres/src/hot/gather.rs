@@ -81,7 +81,7 @@ const GATHER: &str = concat!(
             and j.asked_at is null and j.not_before is null and j.shape is null
             and j.period is null and not j.overlap
       returning ", job_columns!("null::text", "false"), ", a.due_at as due_before),
-     -- R6. Whoever opens a window of the same key a moment earlier leaves this one to a join.
+     -- R6. Where another call opened a window of the same key a moment earlier, this one joins.
      opened as (
          insert into quell.job as j
                 (id, lane_id, task_id, due_at, first_at, bound_at, reason, triggers, key, payload,

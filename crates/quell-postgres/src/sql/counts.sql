@@ -1,6 +1,6 @@
 -- How many jobs there are of each lane and state, without counting them.
 --
--- Each statement that adds, moves or removes jobs also adds rows to `delta`: so many jobs of a lane went
+-- Each statement that adds, moves or removes jobs also adds rows to `delta`: how many jobs of a lane went
 -- from one place to another. A place is a state, or 7 for one that does not exist, and 8 times the part
 -- of the ended jobs: so the jobs of a part that is emptied need not be counted. They commit and roll back with it, and no call waits for another's. From
 -- time to time `fold_counts` takes them out and adds them to the sums in `tally`.

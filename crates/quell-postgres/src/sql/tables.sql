@@ -11,7 +11,7 @@ create table quell.meta (
 );
 insert into quell.meta (schema_version) values (1);
 
--- R38: no time after this one was given out yet. Whoever comes near it promises a second more, so it
+-- R38: no time after this one was given out yet. A call that comes near it promises a second more, so it
 -- is written about once a second. A sequence has one row, which is written in place: no call waits for
 -- another's commit to raise it, no snapshot keeps an old version of it, and a reader finds the newest.
 create sequence quell.promised as bigint
@@ -342,7 +342,7 @@ create table quell.past (
     -- The payload that its triggers gave it; null where nobody edited that.
     original    text
 );
--- Importing a letter twice makes one job, also by two calls at once.
+-- Importing a dead job twice makes one job, also by two calls at once.
 create unique index past_of on quell.past (of_job, of_first_at) where of_job is not null;
 
 -- R19: idempotency keys.

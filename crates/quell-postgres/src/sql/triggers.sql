@@ -403,7 +403,7 @@ begin
 end
 $$;
 
--- Nobody may do what was not granted.
+-- No role may do what was not granted.
 do $$
 declare
     f regprocedure;

@@ -64,7 +64,7 @@ fn blocks(scene: &Scene, function: &str) -> u64 {
     };
     // One in a second promises more time.
     let texts = (0..5).map(|_| scene.sql(&call.repeat(3)));
-    texts.filter_map(|text| read(&text)).min().expect("the plan tells of buffers")
+    texts.filter_map(|text| read(&text)).min().expect("the plan shows buffers")
 }
 
 #[tokio::test]

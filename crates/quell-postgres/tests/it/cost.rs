@@ -427,7 +427,7 @@ async fn r25_the_dead_are_found_without_a_look_at_others() {
             let letters = store.letters(&[dead[1].id, dead[2].id]).await.unwrap();
             let known = store.import_dead(None, &letters).await.unwrap();
             assert!(known.iter().all(|one| one.known), "{known:?}");
-            store.discard(None, &[JobId::new(999_999)], "nobody").await.unwrap();
+            store.discard(None, &[JobId::new(999_999)], "no reason").await.unwrap();
         };
         look().await;
         scene.sql(&format!(

@@ -58,7 +58,7 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
         while heard.next().await.unwrap().queue.is_none_or(|queue| queue.as_str() != "last") {}
     })
     .await
-    .expect("the other process hears who waits");
+    .expect("the other process knows of the wait");
     let told = told_of_ends(&mut listener).await;
     assert_eq!(told, [["wait", &first.to_string(), &second.to_string()]]);
     let (mut runs, last_run): (Vec<_>, Vec<_>) =
@@ -68,7 +68,7 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
         rig.succeed(run).await;
     }
     for ended in &mut ended {
-        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is told");
+        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is notified");
     }
     last();
     let told = told_of_ends(&mut listener).await;

@@ -93,7 +93,7 @@ async fn blocks_behind_full_partitions(waiting: i64) -> u64 {
         let open = format!("open{n}");
         trigger(&store, None, vec![of(&open)]).await;
         let claimed = claim(&store, None, 9).await;
-        assert_eq!(payloads(&claimed), [open], "a full partition holds up nobody");
+        assert_eq!(payloads(&claimed), [open], "a full partition holds up no other job");
         end(&store, None, &claimed, Outcome::succeeded()).await;
     }
     drop(store);

@@ -77,7 +77,7 @@ async fn r22_an_open_settlement_delays_no_renewal_and_no_settlement_of_others() 
     let states = rig.states().await;
     assert!(states.iter().all(|state| *state == JobState::Succeeded), "{states:?}");
     assert!(rig.at(200).reap().await.is_empty());
-    assert_eq!(kept(&scene), "0", "what the transaction left behind went with its lapse");
+    assert_eq!(kept(&scene), "0", "what the transaction left behind went when its lease expired");
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ impl Ear {
 
 async fn expect_woken(wakeups: &mut Wakeups, why: &str) {
     let woken = tokio::time::timeout(PATIENCE, wakeups.next()).await;
-    assert!(woken.unwrap_or_else(|_| panic!("nobody was woken: {why}")).is_some());
+    assert!(woken.unwrap_or_else(|_| panic!("no worker was woken: {why}")).is_some());
 }
 
 async fn payloads(store: &PostgresStore) -> Vec<String> {

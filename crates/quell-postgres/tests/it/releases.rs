@@ -92,7 +92,7 @@ async fn r04_r22_r39_a_full_queue_of_notifications_refuses_no_trigger_and_no_set
         while !listener.recv().await.unwrap().payload().starts_with("0 ") {}
     })
     .await
-    .expect("others are told");
+    .expect("others are notified");
 }
 
 /// The whole suite and more random operations: `cargo xtask test --long` runs these.

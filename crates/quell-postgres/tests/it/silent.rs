@@ -274,7 +274,9 @@ async fn r34_r39_a_listener_that_hears_nothing_any_more_listens_again() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), heard).await.expect("it hears others again");
+    tokio::time::timeout(Duration::from_secs(20), heard)
+        .await
+        .expect("it receives the notifications of others again");
 }
 
 #[tokio::test]
@@ -290,7 +292,7 @@ async fn r34_r39_a_teller_without_an_answer_tells_on_another_connection() {
     until("a trigger is accepted", async || take(&store, plain("2")).await.is_ok()).await;
     let heard =
         async { while wakeups.next().await.is_some_and(|wakeup| wakeup.queue.is_none()) {} };
-    tokio::time::timeout(Duration::from_secs(20), heard).await.expect("others are told");
+    tokio::time::timeout(Duration::from_secs(20), heard).await.expect("others are notified");
 }
 
 /// Ends the sessions of calls in this schema's application, and waits until they are gone.

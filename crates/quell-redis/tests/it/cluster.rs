@@ -265,7 +265,7 @@ async fn r01_r39_a_failover_that_writes_waited_for_loses_nothing_accepted() {
     let replica = deafen_replica(&mut cluster, "alpha");
     let deadline = Instant::now() + PATIENCE;
     while scene.book.lock().unwrap().unknown.is_empty() {
-        assert!(Instant::now() < deadline, "nobody is told that the replica has not heard");
+        assert!(Instant::now() < deadline, "no caller learns that the replica has not received it");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let dead = cluster.kill_master_of(&tag("alpha")).unwrap();
@@ -300,7 +300,7 @@ async fn r01_r39_a_failover_that_nothing_waited_for_loses_what_the_replica_had_n
     let lost: Vec<&u64> = book.accepted.iter().filter(|number| !known.contains(number)).collect();
     assert!(lost.len() >= 30, "only {} were lost", lost.len());
     let old: Vec<&&u64> = lost.iter().filter(|number| heard.contains(number)).collect();
-    assert!(old.is_empty(), "{old:?} were heard by the replica before");
+    assert!(old.is_empty(), "{old:?} had reached the replica before");
     assert_eq!(book.invented(), Vec::<u64>::new());
     is_coherent(&store).await;
 }
@@ -386,7 +386,7 @@ async fn r21_r39_a_shard_that_is_away_costs_no_lease_of_another_shard() {
         cluster.restart(node).unwrap();
     }
     let lost = until_known(&store, leases[1]).await;
-    assert_eq!(lost, Renewal::Lost, "it lapsed while its shard was away");
+    assert_eq!(lost, Renewal::Lost, "it expired while its shard was away");
 }
 
 /// What becomes of a lease once its shard answers again.

@@ -203,7 +203,10 @@ async fn r39_somebodys_slow_script_is_told_and_passes() {
     })
     .await;
     for trigger in [plain("2"), keyed("k")] {
-        is_unavailable(&take(&store, trigger).await.unwrap_err(), "busy with somebody's script");
+        is_unavailable(
+            &take(&store, trigger).await.unwrap_err(),
+            "busy with a script of another client",
+        );
     }
     is_unavailable(&store.claim(None, &Rig::wish(9)).await.unwrap_err(), "busy");
     server.command(&["SCRIPT", "KILL"]).unwrap();

@@ -104,7 +104,7 @@ async fn hears(wakeups: &mut Wakeups, other: &RedisStore) {
         if heard.is_ok() {
             return;
         }
-        assert!(Instant::now() < deadline, "no hint of another process is heard any more");
+        assert!(Instant::now() < deadline, "no wake-up of another process arrives any more");
     }
 }
 
@@ -115,7 +115,7 @@ async fn falls_silent(way: Way, timeout: Duration) {
     let mut wakeups = store.wakeups();
     let load = Load::on(store);
     load.goes_on(SOON).await;
-    assert!(proxy.silence(way) >= 2, "the calls' connection and the one that hears");
+    assert!(proxy.silence(way) >= 2, "the calls' connection and the subscriber's");
     // What is on its way may still count.
     load.goes_on(SOON).await;
     load.goes_on(SOON).await;

@@ -318,7 +318,7 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
         let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
         let claimed = store.claim(None, &claim).await.unwrap();
         assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
-        assert!(claimed.now >= before, "an empty answer tells the time");
+        assert!(claimed.now >= before, "an empty answer has the time");
         before = claimed.now;
         let tasks: Arc<[_]> = Arc::from([task("t")]);
         let next = store.next_due(None, &queue, &tasks).await.unwrap();

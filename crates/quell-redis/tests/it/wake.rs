@@ -68,9 +68,11 @@ async fn r34_r39_who_lost_the_hints_looks_at_once_and_hears_again() {
         let hint = heard(&mut wakeups, true).await;
         assert_eq!(hint.due, Timestamp::MIN);
         let watch = redis.clone();
-        at_last("nobody listens again", async || match listeners(&mut watch.clone()).await {
-            2 => Ok(()),
-            count => Err(quell_core::Error::invalid("listeners", count.to_string())),
+        at_last("no process listens any more", async || {
+            match listeners(&mut watch.clone()).await {
+                2 => Ok(()),
+                count => Err(quell_core::Error::invalid("listeners", count.to_string())),
+            }
         })
         .await;
         trigger(&one).await;

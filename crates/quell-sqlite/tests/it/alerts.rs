@@ -11,7 +11,7 @@ use quell_sqlite::StepCounter;
 
 use crate::scene::Scene;
 
-/// Three jobs die, one of them in a partition, and then so many of another queue. What an overview
+/// Three jobs die, one of them in a partition, and then a number of another queue. What an overview
 /// says, and how many steps it takes.
 async fn overview_beside(loud: u64) -> (Overview, u64) {
     let (scene, steps) = (Scene::new(), StepCounter::default());

@@ -64,7 +64,7 @@ async fn r38_a_store_that_rested_goes_on_however_many_days() {
         offset.store(rest, Ordering::Relaxed);
         write(&store).await.unwrap();
         drop(store);
-        // Nobody opened the file meanwhile.
+        // No process opened the file meanwhile.
         offset.store(2 * rest, Ordering::Relaxed);
         let store = open(scene.options(), &offset).await;
         write(&store).await.unwrap();

@@ -287,7 +287,7 @@ fn walks(statement: &str, line: &str) -> bool {
         && !sorts_ties
         && !statement.contains("order by l.priority")
         && !statement.contains("j.key = ?")
-        // The newest of the dead jobs, no more than so many.
+        // The newest of the dead jobs, no more than that.
         && !statement.contains("order by ended_at desc limit ?1")
         // Running attempts, by partition.
         && !statement.contains("j.state = 1 and q.name = ?1");
@@ -314,7 +314,7 @@ fn walks(statement: &str, line: &str) -> bool {
     sorts || (tables.contains(&table) || table == "quell_inbox") && !is_few()
 }
 
-/// Runs the test again in a process of its own, where nobody else's statements are seen.
+/// Runs the test again in a process of its own, where no other test's statements are seen.
 fn alone(test: &str) {
     let again = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])

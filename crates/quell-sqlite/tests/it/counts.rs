@@ -50,7 +50,7 @@ pub(crate) fn expect_exact(file: &Path) {
     assert_eq!(std::thread::spawn(alone).join().unwrap(), "", "{}", file.display());
 }
 
-/// A folder of which the file's counts are those of its rows, whatever was done to it.
+/// A folder whose file has the counts of its rows, whatever was done to it.
 pub(crate) struct Kept(pub(crate) tempfile::TempDir);
 
 impl Drop for Kept {

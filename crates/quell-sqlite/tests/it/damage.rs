@@ -59,7 +59,7 @@ async fn r01_a_write_that_fails_before_its_commit_has_a_known_outcome() {
     }
 }
 
-/// Rows of which the shape is no JSON; whatever becomes of them, the counts are those of the rows.
+/// Rows whose shape is no JSON; whatever is done to them, the counts are those of the rows.
 struct Shapes(Scene);
 
 impl Drop for Shapes {

@@ -136,7 +136,7 @@ async fn r22_a_job_is_settled_once() {
     assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
 }
 
-/// R11, R34: a window that waited for the key may start, and workers hear of it.
+/// R11, R34: a window that waited for the key may start, and workers are notified.
 #[tokio::test]
 async fn r11_r22_a_settlement_in_a_transaction_frees_its_key_and_wakes_workers() {
     let scene = Scene::new();

@@ -25,7 +25,7 @@ const CUTS: usize = 30;
 /// Bytes of a page, in which a file is written.
 const PAGE: usize = 4096;
 
-/// What a caller was told.
+/// What a caller received.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     /// This trigger was accepted.
@@ -34,7 +34,7 @@ enum Told {
     Succeeded(JobId),
 }
 
-/// What callers were told, each with the length of the journal by then.
+/// What callers received, each with the length of the journal by then.
 type Acknowledged = Vec<(usize, Told)>;
 
 /// The file and the journal of a store, as the disk has them.
@@ -104,7 +104,7 @@ async fn jobs(store: &SqliteStore) -> BTreeMap<JobId, Job> {
     }
 }
 
-/// Opens what is left and looks for what was told while the journal was no longer than `length`;
+/// Opens what is left and looks for what was returned while the journal was no longer than `length`;
 /// returns how many jobs there are.
 async fn survives(disk: &Disk, length: usize, told: &Acknowledged, what: &str) -> usize {
     let scene = disk.restored();

@@ -1,4 +1,4 @@
-//! A store that was put back to what it was: what workers of the time since then still report (R21).
+//! A store that was restored to an earlier state: what workers of the time since then still report (R21).
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{lease, plain};
