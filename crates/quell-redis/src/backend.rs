@@ -121,7 +121,7 @@ impl Backend for RedisBackend {
         changes: Changes,
         news: &Notifications,
     ) -> Result<Committed> {
-        let makes_jobs = changes.ids > 0;
+        let has_ids = changes.ids > 0 || tx.reserved.is_some();
         if tx.reserved.is_some_and(|reserved| reserved < changes.ids) {
             self.shard.want_ids(changes.ids);
             return Ok(Committed::Conflict);
@@ -136,7 +136,7 @@ impl Backend for RedisBackend {
         tx.let_change(&workers, |field| beats.contains(field));
         let writes = tx.writes(changes, news)?;
         let is_done = tx.commit(writes).await?;
-        if makes_jobs && is_done {
+        if has_ids && is_done {
             self.shard.note_ids(true);
         }
         Ok(if is_done { Committed::Done } else { Committed::Conflict })

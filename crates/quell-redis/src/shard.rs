@@ -57,8 +57,8 @@ impl Steps {
 
 /// From this number of steps on whose ids others took, steps reserve ids.
 const RESERVE_FROM: u32 = 3;
-/// More of them are not counted.
-const MOST_LOSSES: u32 = 8;
+/// How many steps reserve ids then, before one tries without again.
+const RESERVING: u32 = 64;
 /// Ids that are reserved at a time, unless a step needs more. Those that it does not need are left out, and
 /// a listing looks for each (`listing`).
 const FEW_IDS: u64 = 16;
@@ -88,7 +88,8 @@ pub(crate) struct Shard {
     /// retry.
     pub(crate) accepting: Arc<tokio::sync::RwLock<()>>,
     known: Mutex<Arc<Known>>,
-    /// How many more steps that make jobs reserve their ids, because others took them first.
+    /// How many steps that make jobs have lost their ids to others lately; from [`RESERVE_FROM`] on, for how
+    /// many more they are reserved.
     losing_ids: AtomicU32,
     /// How many ids the next of them needs, where the last one had reserved too few.
     wanted_ids: AtomicU64,
@@ -165,8 +166,10 @@ impl Shard {
         let losses = if has_them {
             self.wanted_ids.store(0, Ordering::Relaxed);
             losses.saturating_sub(1)
+        } else if losses.saturating_add(1) < RESERVE_FROM {
+            losses.saturating_add(1)
         } else {
-            losses.saturating_add(1).min(MOST_LOSSES)
+            RESERVE_FROM.saturating_add(RESERVING)
         };
         self.losing_ids.store(losses, Ordering::Relaxed);
     }
