@@ -28,8 +28,22 @@ const JUDGED: &[&str] =
 
 /// When nothing of the lost time went on any more, and how long each file was then.
 struct Mark {
+    /// When the server had ended: a process may record later what it had answered before.
+    ended: Timestamp,
     at: Timestamp,
     lengths: BTreeMap<PathBuf, u64>,
+}
+
+impl Mark {
+    fn now(folder: &Path, ended: Timestamp) -> Self {
+        Mark { ended, at: now(), lengths: lengths(folder) }
+    }
+
+    /// Whether an event is of the store's time before the server had ended.
+    fn is_lost(&self, event: &Event) -> bool {
+        let event = serde_json::to_value(event).unwrap();
+        event["t"].as_i64().is_some_and(|t| Timestamp::from_micros(t) <= self.ended)
+    }
 }
 
 fn lengths(folder: &Path) -> BTreeMap<PathBuf, u64> {
@@ -94,7 +108,7 @@ fn cut(folder: &Path, mark: &Mark) -> PathBuf {
     std::fs::create_dir(&after).unwrap();
     let old = old_orders(folder, mark);
     for file in files(folder, "jsonl") {
-        write(&after, &file, events_after(lines(&file, mark), &old));
+        write(&after, &file, events_after(lines(&file, mark), &old, mark));
     }
     for file in files(folder, "record") {
         let entries = lines::<Entry>(&file, mark).into_iter().filter(|(is_new, entry)| {
@@ -110,7 +124,11 @@ fn cut(folder: &Path, mark: &Mark) -> PathBuf {
 }
 
 /// The new events of one process, of those calls that it made after the mark.
-fn events_after(lines: Vec<(bool, Line)>, old: &BTreeSet<u64>) -> impl Iterator<Item = Line> {
+fn events_after(
+    lines: Vec<(bool, Line)>,
+    old: &BTreeSet<u64>,
+    mark: &Mark,
+) -> impl Iterator<Item = Line> {
     let [mut called, mut stamped, mut read] = [(); 3].map(|()| BTreeSet::new());
     let is_old = |key: &str| key.parse().is_ok_and(|order| old.contains(&order));
     let kept = lines.into_iter().filter(move |(is_new, line)| match &line.event {
@@ -123,7 +141,7 @@ fn events_after(lines: Vec<(bool, Line)>, old: &BTreeSet<u64>) -> impl Iterator<
         | Event::Schedule { .. } => true,
         // A call without an answer: the replica may know of it.
         Event::TriggerInvoke { .. } if !is_new => true,
-        _ if !is_new => false,
+        _ if !is_new || mark.is_lost(&line.event) => false,
         Event::TriggerInvoke { idempotency: Some(one), .. } if is_old(one.key.as_str()) => false,
         Event::TriggerInvoke { op, .. } => called.insert(*op),
         Event::TriggerOk { op, .. } | Event::TriggerFail { op, .. } | Event::TriggerInfo { op } => {
@@ -165,9 +183,10 @@ async fn lose_the_newest(mut ground: Ground) {
     // One worker holds leases of the lost time, and stands still.
     processes.stand_still(0, true);
     let new = ground.gray().lose();
+    let ended = now();
     let lost = &accepted(folder) - &known;
-    callers_get_errors(folder, &Mark { at: now(), lengths: lengths(folder) }).await;
-    let mark = Mark { at: now(), lengths: lengths(folder) };
+    callers_get_errors(folder, &Mark::now(folder, ended)).await;
+    let mark = Mark::now(folder, ended);
     quell::checkup::skip_ids(&new).await.unwrap();
     ground.gray().lead();
     accepted_more(folder, 200).await;
