@@ -25,6 +25,7 @@
 
 pub mod alert;
 pub mod attempt;
+mod codes;
 pub mod dead;
 mod error;
 mod id;

@@ -11,6 +11,7 @@ mod settlement;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codes::codes;
 use crate::setters::setters;
 pub use settlement::{
     Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
@@ -41,6 +42,8 @@ pub enum AttemptOutcome {
     Cancelled,
 }
 
+codes!(AttemptOutcome, "outcome");
+
 impl AttemptOutcome {
     /// Every outcome, in the order of their codes.
     pub const ALL: [AttemptOutcome; 8] = [
@@ -53,18 +56,6 @@ impl AttemptOutcome {
         AttemptOutcome::Lapsed,
         AttemptOutcome::Cancelled,
     ];
-
-    /// The number that stores keep for it; it never changes.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The outcome with this number.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
 
     /// The outcome's name, as shown and as used in metric labels.
     #[must_use]

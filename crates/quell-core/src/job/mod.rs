@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::attempt::{Attempt, AttemptOutcome};
 use crate::attempt::{FailureKind, Outcome, SettledAs, clipped};
+use crate::codes::codes;
 use crate::edge::{Edge, KeyMemory};
 use crate::payload::{elements_of, present};
 use crate::window::{DueReason, Window};
@@ -42,6 +43,8 @@ pub enum JobState {
     Unreadable,
 }
 
+codes!(JobState, "state");
+
 impl JobState {
     /// Every state, in the order of their codes.
     pub const ALL: [JobState; 7] = [
@@ -53,18 +56,6 @@ impl JobState {
         JobState::Absorbed,
         JobState::Unreadable,
     ];
-
-    /// The number that stores keep for it; it never changes.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The state with this number.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
 
     /// Whether no attempt will come any more, unless an operator redrives it.
     #[must_use]

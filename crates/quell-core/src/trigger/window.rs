@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use super::debounce::Debounce;
+use crate::codes::codes;
 use crate::{Error, Result, Timestamp};
 
 /// The quiet period (`min`) and the longest delay (`max`) of a debounce.
@@ -117,6 +118,8 @@ pub enum DueReason {
     Full,
 }
 
+codes!(DueReason, "reason");
+
 impl DueReason {
     /// Every reason, in the order of their codes.
     pub const ALL: [DueReason; 15] = [
@@ -136,18 +139,6 @@ impl DueReason {
         DueReason::Redriven,
         DueReason::Full,
     ];
-
-    /// The number that stores keep for it; it never changes.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The reason with this number.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
 }
 
 /// One trigger as a window sees it.
