@@ -88,13 +88,14 @@ impl Watch {
 
     /// Measures once.
     async fn measure_all(&mut self) -> quell::Result<()> {
-        let store = self.quell.store();
-        let overview = store.overview(None).await?;
+        // Measured after the rows were read: another server's newer measurement would be taken back by an
+        // older one.
         let mut rows: BTreeMap<AlertName, (u64, AlertState)> = rows(&self.quell).await?;
+        let mut overview = self.quell.store().overview(None).await?;
         for index in 0..self.alerts.len() {
             let name = self.alerts.get(index).map(|declared| declared.alert.name.clone());
             let row = name.and_then(|name| rows.remove(&name)).unwrap_or_default();
-            self.update(index, row, &overview).await?;
+            self.update(index, row, &mut overview).await?;
         }
         Ok(())
     }
@@ -104,7 +105,7 @@ impl Watch {
         &mut self,
         index: usize,
         (mut version, mut state): (u64, AlertState),
-        overview: &Overview,
+        overview: &mut Overview,
     ) -> quell::Result<()> {
         let alerts = Arc::clone(&self.alerts);
         let (Some(declared), Some(counted)) = (alerts.get(index), self.counted.get_mut(index))
@@ -137,6 +138,7 @@ impl Watch {
                 return Ok(());
             }
             (version, state) = rows(&self.quell).await?.remove(&alert.name).unwrap_or_default();
+            *overview = self.quell.store().overview(None).await?;
         }
         debug!(alert = %alert.name, tries = TRIES, "write conflicts on an alert, leaving it to other servers");
         Ok(())
