@@ -637,6 +637,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// Whether a queue or a task, whose row was there before, is still there as far as the step knows. A
+    /// backend whose database loses writes may say no.
+    fn knows(&self, name: &RowName) -> bool {
+        let _unused = name;
+        true
+    }
+
     /// Whether the row of a key may forget its newest job once no job of the key waits or runs.
     fn forgets_newest(&self) -> bool {
         false

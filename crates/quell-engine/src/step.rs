@@ -12,6 +12,7 @@ use quell_core::{
 use crate::backend::{
     Access, Backend, Beginning, Changes, Committed, Entry, Index, Running, Scan, Seen, Tally, Time,
 };
+use crate::known::Known;
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
@@ -322,6 +323,11 @@ impl<'b, B: Backend> Step<'b, B> {
     /// The counts that the backend keeps.
     pub(crate) async fn kept_counts(&mut self) -> Result<Tally> {
         self.backend.counts(&mut self.tx).await
+    }
+
+    /// Whether a queue or a task is known to be there, and still is.
+    pub(crate) fn knows(&self, known: &Known, name: &RowName) -> bool {
+        known.has(name) && self.backend.knows(name)
     }
 
     /// Whether rows of keys may forget their newest jobs.

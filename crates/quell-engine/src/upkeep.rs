@@ -52,8 +52,8 @@ impl<B: Backend> Step<'_, B> {
         Ok(entries)
     }
 
-    /// Takes those of these places out of their indexes whose jobs are set aside: where a row could not
-    /// be decoded, its place was not known. Says whether there are such.
+    /// Takes those of these places out of their indexes whose jobs are set aside, or were discarded since:
+    /// where a row could not be decoded, its place was not known. Says whether there are such.
     pub(crate) async fn sweep(&mut self, places: Vec<(Index, Place, JobId)>) -> Result<bool> {
         let mut places = places;
         places.retain(|(_, _, id)| !self.rows.jobs.contains_key(id));
@@ -61,9 +61,13 @@ impl<B: Backend> Step<'_, B> {
         let mut swept = false;
         for (index, place, id) in places {
             let name = RowName::Aside(id);
-            let Some(row) = self.others.get(&name).cloned() else { continue };
-            // Who puts the job back removes this row: one of both steps meets a conflict.
-            self.beside.put(name, row);
+            match self.others.get(&name).cloned() {
+                // A step that puts the job back removes this row: one of both meets a conflict.
+                Some(row) => self.beside.put(name, row),
+                // It was discarded before its places were known: there is no row that could come back.
+                None if self.has_loaded(&RowName::Job(id)) => {}
+                None => continue,
+            }
             self.beside.leave.push((index, place, RowName::Job(id)));
             swept = true;
         }

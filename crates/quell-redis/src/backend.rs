@@ -82,6 +82,16 @@ impl Backend for RedisBackend {
         true
     }
 
+    fn knows(&self, name: &RowName) -> bool {
+        // A server that lost writes may have lost them; each step reads the names again where they differ.
+        let known = self.shard.known();
+        match name {
+            RowName::Queue(queue) => known.queues.contains_key(queue),
+            RowName::Task(task) => known.tasks.contains_key(task),
+            _ => true,
+        }
+    }
+
     fn forgets_newest(&self) -> bool {
         // The hash that shows a key's window goes after its run.
         true
@@ -121,7 +131,7 @@ impl Backend for RedisBackend {
         changes: Changes,
         news: &Notifications,
     ) -> Result<Committed> {
-        let has_ids = changes.ids > 0 || tx.reserved.is_some();
+        let made = (changes.ids > 0 || tx.reserved.is_some()).then_some(changes.ids);
         if tx.reserved.is_some_and(|reserved| reserved < changes.ids) {
             self.shard.want_ids(changes.ids);
             return Ok(Committed::Conflict);
@@ -136,8 +146,8 @@ impl Backend for RedisBackend {
         tx.let_change(&workers, |field| beats.contains(field));
         let writes = tx.writes(changes, news)?;
         let is_done = tx.commit(writes).await?;
-        if has_ids && is_done {
-            self.shard.note_ids(true);
+        if made.is_some() && is_done {
+            self.shard.note_ids(made);
         }
         Ok(if is_done { Committed::Done } else { Committed::Conflict })
     }

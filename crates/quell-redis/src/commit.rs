@@ -43,7 +43,11 @@ impl Open {
         let jobs = jobs_of(&rows, &aside);
         let mut named = false;
         let restored = |id: JobId| rows.get(&RowName::Aside(id)).is_some_and(Option::is_none);
-        for (id, is) in &jobs {
+        // The hash of a key shows its open window: what ends is written before what opens.
+        let opens =
+            |is: &Option<Arc<Job>>| is.as_ref().is_some_and(|job| job.state == JobState::Scheduled);
+        let (opening, others): (Vec<_>, Vec<_>) = jobs.iter().partition(|(_, is)| opens(is));
+        for (id, is) in others.into_iter().chain(opening) {
             let gone = is.is_none() && !aside.contains(id);
             named |= writes.job(self, *id, is.as_deref(), (gone, restored(*id)))?;
         }

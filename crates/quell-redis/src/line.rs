@@ -111,14 +111,20 @@ impl Open {
     /// The first jobs of these lines after a place, at most `limit`, and one at least where there is one.
     async fn page_of(&mut self, lines: &[Line], after: Option<At>, limit: usize) -> Result<Page> {
         let begun = lines.iter().filter(|line| after.as_ref().is_some_and(|at| line.first <= at.0));
-        let read = begun.count().saturating_add(limit.saturating_add(1)).min(lines.len());
+        let mut read = begun.count().saturating_add(limit.saturating_add(1)).min(lines.len());
         let mut depth = limit.checked_div(read).unwrap_or(0).saturating_add(2);
         loop {
             let page = self.merged(lines, (read, depth), after.as_ref(), limit).await?;
             if !page.jobs.is_empty() || !page.more {
                 return Ok(page);
             }
-            depth = depth.saturating_mul(4);
+            // Nothing that was read comes before the first line that was not: as where more lines than a
+            // page has jobs are due at one moment.
+            if read < lines.len() {
+                read = read.saturating_mul(4).min(lines.len());
+            } else {
+                depth = depth.saturating_mul(4);
+            }
         }
     }
 

@@ -391,7 +391,7 @@ impl Open {
         match shard.link.write("commit a step", script, &keys, &args).await? {
             redis::Value::Int(failed) => {
                 if of_ids == Some(failed) {
-                    shard.note_ids(false);
+                    shard.note_ids(None);
                 }
                 Ok(failed == 0)
             }

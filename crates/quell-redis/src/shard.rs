@@ -160,11 +160,13 @@ impl Shard {
         self.wanted_ids.store(jobs, Ordering::Relaxed);
     }
 
-    /// Notes that a step made jobs with its ids, or that another step took them.
-    pub(crate) fn note_ids(&self, has_them: bool) {
+    /// Notes that a step made this number of jobs with its ids; none where another step took them.
+    pub(crate) fn note_ids(&self, made: Option<u64>) {
         let losses = self.losing_ids.load(Ordering::Relaxed);
-        let losses = if has_them {
-            self.wanted_ids.store(0, Ordering::Relaxed);
+        let losses = if let Some(made) = made {
+            // The next may be as large, and a number of small ones makes fewer do.
+            let wanted = self.wanted_ids.load(Ordering::Relaxed) / 2;
+            self.wanted_ids.store(wanted.max(made), Ordering::Relaxed);
             losses.saturating_sub(1)
         } else if losses.saturating_add(1) < RESERVE_FROM {
             losses.saturating_add(1)

@@ -8,13 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
 use quell_conformance::Rig;
+use quell_conformance::rig::{plain, secs};
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, Notifications};
 use quell_core::schedule::Schedule;
 use quell_core::{
     Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue,
-    Operation, QueueName, Receipt, Renewal, Result, Root, Scope, Settled, SettledAs, Settlement,
-    Steps, Store, TaskName, Timestamp, Wakeups,
+    Operation, QueueName, Receipt, Renewal, Result, Retention, Root, Scope, Settled, SettledAs,
+    Settlement, Steps, Store, TaskName, Timestamp, Wakeups,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
@@ -29,12 +30,14 @@ struct Watched {
     hot: Option<Engine<Maps>>,
     offered: Arc<AtomicU64>,
     changed: Arc<Mutex<Changes>>,
+    /// A commit that changes more rows meets another step.
+    most_rows: usize,
 }
 
 impl Watched {
     fn new() -> Self {
         let (offered, changed) = (Arc::default(), Arc::default());
-        Watched { maps: Maps::new(Rig::START), hot: None, offered, changed }
+        Watched { maps: Maps::new(Rig::START), hot: None, offered, changed, most_rows: usize::MAX }
     }
 
     fn with_hot_paths(self) -> Self {
@@ -76,6 +79,9 @@ impl Backend for Watched {
         changes: Changes,
         news: &Notifications,
     ) -> Result<Committed> {
+        if changes.rows.len() > self.most_rows {
+            return Ok(Committed::Conflict);
+        }
         *self.changed.lock().unwrap() = changes.clone();
         self.maps.commit(tx, changes, news).await
     }
@@ -176,6 +182,21 @@ fn a_store_with_hot_paths_answers_like_the_model() {
     };
     quell_conformance::oracle::compare(open, quell_conformance::oracle::COUNTED);
     assert!(offered.load(Ordering::SeqCst) > 100);
+}
+
+/// Where other calls change what a prune reads all the time, it removes fewer jobs at a time.
+#[tokio::test]
+async fn r37_a_prune_that_meets_other_calls_removes_fewer() {
+    let backend = Watched { most_rows: 40, ..Watched::new() };
+    let rig = Rig::new(crate::opened(Engine::new(backend)));
+    for _ in 0..64 {
+        rig.trigger(plain("1")).await;
+        let run = rig.claim_one().await;
+        rig.succeed(&run).await;
+    }
+    let now = rig.now() + secs(10);
+    let removed = rig.pruned(now, &Retention { succeeded: Some(secs(1)), dead: None }, 64).await;
+    assert!(removed.jobs > 0 && removed.more, "{removed:?}");
 }
 
 /// A store that compares what each operation changes with its scope.

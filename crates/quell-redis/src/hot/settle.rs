@@ -67,7 +67,7 @@ impl RedisBackend {
             let Settlement { lease, outcome: Outcome::Succeeded { output } } = settlement else {
                 return None;
             };
-            let job = self.shard.held.get(lease.job).filter(|_| !others.contains(&lease.job))?;
+            let job = self.shard.held.get(lease).filter(|_| !others.contains(&lease.job))?;
             Some((place, End { lease: *lease, output: output.as_ref(), job }))
         };
         settlements.iter().enumerate().filter_map(common).collect()

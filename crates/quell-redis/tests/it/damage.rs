@@ -87,6 +87,25 @@ async fn r25_rubbish_leaves_every_index_and_can_be_discarded() {
     assert_eq!(rig.store.unreadable(&UnreadablePage::default()).await.unwrap(), []);
 }
 
+/// It is discarded before any call has met its places.
+#[tokio::test]
+async fn r25_rubbish_that_was_discarded_holds_up_no_other_job() {
+    let (mut rig, damage) = damageable().await;
+    let bad = rig.trigger(quell_conformance::rig::keyed("bad")).await.job().unwrap();
+    let good = rig.trigger(quell_conformance::rig::keyed("good")).await.job().unwrap();
+    damage.rubbish(&[bad]).await;
+    let newer = rig.trigger(quell_conformance::rig::keyed("bad")).await.job().unwrap();
+    assert_ne!(newer, bad, "the row is set aside");
+    let gone = rig.store.discard(Some(rig.now()), &[bad], "rubbish").await.unwrap();
+    assert_eq!(gone, [bad]);
+    let mut ran = Vec::new();
+    for second in [20, 30] {
+        ran.extend(rig.at(second).claim().await.iter().map(|job| job.id));
+    }
+    assert_eq!(ran, [good, newer]);
+    assert_eq!(rig.next_due().await.due, None);
+}
+
 /// A trigger of the key `a`, whose windows hold one payload each.
 fn collects(payload: &str) -> NewTrigger {
     keyed_with("a", debounce(), Fold::Collect { cap: 1 }, payload)

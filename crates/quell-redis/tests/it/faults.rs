@@ -155,6 +155,9 @@ async fn r39_a_server_that_lost_what_it_had_is_not_believed_to_have_it() {
         let jobs = store.jobs(&JobFilter::default()).await.unwrap();
         let tasks: Vec<&TaskName> = jobs.iter().map(|job| &job.task).collect();
         assert_eq!(tasks, [&task("t"), &TaskName::new("u").unwrap()]);
+        let known: Vec<TaskName> =
+            store.tasks().await.unwrap().into_iter().map(|info| info.name).collect();
+        assert_eq!(known, [task("t"), TaskName::new("u").unwrap()], "a task is made again");
     }
 }
 
