@@ -1,5 +1,4 @@
-//! Writes that wait for a replica: the caller receives the outcome, and calls that write nothing do
-//! not wait.
+//! Writes that wait for a replica: what came of it is told, and nobody waits who wrote nothing.
 
 use std::time::{Duration, Instant};
 

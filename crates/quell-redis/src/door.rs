@@ -1,0 +1,78 @@
+//! The store as callers see it: its shards, and what other processes tell.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use quell_core::{
+    Answer, Capabilities, EndNotification, JobId, Operation, Result, Store, Timestamp, WakeHub,
+    Wakeups, dispatch,
+};
+use quell_shards::Sharded;
+use tokio::task::JoinSet;
+
+use crate::RedisOptions;
+use crate::directory::{Nodes, Prefix};
+use crate::ends::Ends;
+
+/// A store on Redis or Valkey, one node or a Cluster.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// let store = quell_redis::RedisStore::open("redis://127.0.0.1:6379/").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisStore {
+    sharded: Sharded<Prefix>,
+    hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
+    // Owned so that it ends with the store.
+    _listener: JoinSet<()>,
+}
+
+impl RedisStore {
+    /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
+    ///
+    /// # Errors
+    /// As for [`RedisOptions::from_url`] and [`RedisOptions::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        RedisOptions::from_url(url)?.open().await
+    }
+
+    pub(crate) fn new(
+        shards: Arc<Nodes>,
+        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
+        listener: JoinSet<()>,
+    ) -> Self {
+        RedisStore { sharded: Sharded::new(shards), hub, ends, _listener: listener }
+    }
+
+    pub(crate) fn shards(&self) -> &Nodes {
+        self.sharded.shards()
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        let across_queues = self.shards().only().is_some();
+        Capabilities { across_queues, ..self.shards().first().capabilities() }
+    }
+
+    fn enqueues_at_once(&self) -> usize {
+        self.shards().first().enqueues_at_once()
+    }
+
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(&self.sharded, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> EndNotification {
+        self.ends.wait_for(job)
+    }
+}
