@@ -267,12 +267,11 @@ async fn r26_an_operator_mends_a_thousand_of_three_causes() {
     assert!(reply.starts_with("334 dead jobs are in "), "{reply}");
     let (fine, reply) = run(&["dead", "export", "--out", kept, "--store", &store]).await;
     assert!(!fine && reply.contains("cannot write"), "an export overwrites nothing: {reply}");
-    assert_eq!(
-        ask(&["dead", "discard", "--all", "--reason", "kept elsewhere", "--yes"]).await,
-        "334 discarded\n"
-    );
+    // Where it takes long, other lines show how far it is.
+    let reply = ask(&["dead", "discard", "--all", "--reason", "kept elsewhere", "--yes"]).await;
+    assert!(reply.starts_with("334 discarded\n"), "{reply}");
     let (fine, reply) = run(&["dead", "import", kept, "--store", &store]).await;
-    assert!(fine && reply == "334 imported\n", "{reply}");
+    assert!(fine && reply.contains("334 imported\n"), "{reply}");
     served.server.stop().await.unwrap();
 }
 

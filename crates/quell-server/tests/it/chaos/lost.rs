@@ -192,9 +192,11 @@ async fn lose_the_newest(mut ground: Ground) {
     accepted_more(folder, 200).await;
     processes.stand_still(0, false);
     accepted_more(folder, 200).await;
+    assert_eq!(processes.revive(), 0, "a process that lived through the loss gave up");
     processes.deploy().await;
     accepted_more(folder, 100).await;
-    assert_eq!(processes.revive(), 0, "a process gave up");
+    // One that begins on a busy machine may give up in order.
+    processes.revive();
 
     let rested = come_to_rest(&mut ground, &mut processes, &operator).await;
     let after = cut(folder, &mark);

@@ -245,6 +245,7 @@ impl Processes {
         let errors = std::fs::read_to_string(self.file(number, "err")).unwrap();
         let in_order = errors.contains("error: ") && !errors.contains("panicked");
         assert!(in_order, "process {number} ended by itself: {errors:?}");
+        eprintln!("process {number} gave up: {errors}");
         self.is_gone(is_worker, index);
     }
 
