@@ -446,6 +446,18 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// The newest jobs of a task that have a key, at most `most`, where it keeps a list of them; some may
+    /// have been removed. None by default: then the engine looks through the newest jobs of all tasks.
+    async fn newest_keyed(
+        &self,
+        tx: &mut Self::Tx,
+        task: &TaskName,
+        most: usize,
+    ) -> Result<Option<Vec<JobId>>> {
+        let _unused = (tx, task, most);
+        Ok(None)
+    }
+
     /// How many of these groups of rows, from the first on, one step of upkeep loads, and one at least
     /// where there is one: all by default.
     async fn fitting(&self, tx: &mut Self::Tx, groups: &[Vec<RowName>]) -> Result<usize> {
@@ -623,6 +635,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Option<Pruned>> {
         let _unused = (now, retention, limit);
         Ok(None)
+    }
+
+    /// Whether a queue or a task, whose row was there before, is still there as far as the step knows. A
+    /// backend whose database loses writes may say no.
+    fn knows(&self, name: &RowName) -> bool {
+        let _unused = name;
+        true
     }
 
     /// Whether the row of a key may forget its newest job once no job of the key waits or runs.

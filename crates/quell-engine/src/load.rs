@@ -170,8 +170,10 @@ impl<B: Backend> Step<'_, B> {
     /// nothing; says whether it did.
     fn assume(&mut self, name: &RowName, known: &Known, reads_settings: bool) -> bool {
         match name {
-            RowName::Queue(queue) if !reads_settings && known.has(name) => self.assume_queue(queue),
-            RowName::Task(task) if known.has(name) => self.assume_task(task),
+            RowName::Queue(queue) if !reads_settings && self.knows(known, name) => {
+                self.assume_queue(queue);
+            }
+            RowName::Task(task) if self.knows(known, name) => self.assume_task(task),
             _ => return false,
         }
         true

@@ -235,7 +235,7 @@ impl<B: Backend> Step<'_, B> {
         }
         // The newest job of all may have been removed before an older one.
         let of_key = |job: &Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
-        let found = self.newest_where(1, of_key).await?;
+        let found = self.newest_where(1, &tasks, of_key).await?;
         Ok(found.first().copied().max(newest))
     }
 
@@ -243,31 +243,32 @@ impl<B: Backend> Step<'_, B> {
     async fn load_newest(&mut self, task: &TaskName) -> Result<()> {
         let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
         let is_keyed = |job: &Job| job.task == *task && job.key.is_some();
-        self.newest_where(sample, is_keyed).await.map(drop)
+        self.newest_where(sample, std::slice::from_ref(task), is_keyed).await.map(drop)
     }
 
-    /// The newest jobs that satisfy this; others are not shown to the step.
+    /// The newest jobs of these tasks that have a key and satisfy this; others are not shown to the step.
     async fn newest_where(
         &mut self,
         most: usize,
+        tasks: &[TaskName],
         holds: impl Fn(&Job) -> bool,
     ) -> Result<Vec<JobId>> {
         let shown: BTreeSet<JobId> = self.rows.jobs.keys().copied().collect();
         let mut found = Vec::new();
+        if let Some(listed) = self.listed(tasks).await? {
+            for ids in listed.chunks(PAGE) {
+                self.pick(ids, &shown, &mut found, |found, job| found < most && holds(job)).await?;
+                if found.len() >= most {
+                    break;
+                }
+            }
+            return Ok(found);
+        }
         let (mut scan, mut looked) = (Scan::first(Index::Jobs, PAGE), 0_usize);
         loop {
             let seen = self.scan_one(scan.clone()).await?;
             let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
-            self.load_readable(&ids).await?;
-            for id in &ids {
-                let is_meant =
-                    found.len() < most && self.rows.jobs.get(id).is_some_and(|job| holds(job));
-                if is_meant {
-                    found.push(*id);
-                } else if !shown.contains(id) {
-                    self.hide_job(*id);
-                }
-            }
+            self.pick(&ids, &shown, &mut found, |found, job| found < most && holds(job)).await?;
             looked = looked.saturating_add(ids.len());
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
             let goes_on = seen.more && found.len() < most && looked < MOST_LOOKED_THROUGH;
@@ -276,6 +277,39 @@ impl<B: Backend> Step<'_, B> {
                 None => return Ok(found),
             }
         }
+    }
+
+    /// The newest jobs of these tasks that have a key, the newest first, where the backend lists them.
+    async fn listed(&mut self, tasks: &[TaskName]) -> Result<Option<Vec<JobId>>> {
+        let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
+        let mut listed = BTreeSet::new();
+        for task in tasks {
+            let Some(ids) = self.newest_keyed(task, sample).await? else {
+                return Ok(None);
+            };
+            listed.extend(ids);
+        }
+        Ok(Some(listed.into_iter().rev().collect()))
+    }
+
+    /// Finds those of these jobs that are meant, by how many were found before; the others are hidden again
+    /// unless they were `shown`.
+    async fn pick(
+        &mut self,
+        ids: &[JobId],
+        shown: &BTreeSet<JobId>,
+        found: &mut Vec<JobId>,
+        is_meant: impl Fn(usize, &Job) -> bool,
+    ) -> Result<()> {
+        self.load_readable(ids).await?;
+        for id in ids {
+            if self.rows.jobs.get(id).is_some_and(|job| is_meant(found.len(), job)) {
+                found.push(*id);
+            } else if !shown.contains(id) {
+                self.hide_job(*id);
+            }
+        }
+        Ok(())
     }
 
     /// R27: what alerts look at.

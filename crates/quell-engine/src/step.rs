@@ -12,6 +12,7 @@ use quell_core::{
 use crate::backend::{
     Access, Backend, Beginning, Changes, Committed, Entry, Index, Running, Scan, Seen, Tally, Time,
 };
+use crate::known::Known;
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
@@ -324,6 +325,11 @@ impl<'b, B: Backend> Step<'b, B> {
         self.backend.counts(&mut self.tx).await
     }
 
+    /// Whether a queue or a task is known to be there, and still is.
+    pub(crate) fn knows(&self, known: &Known, name: &RowName) -> bool {
+        known.has(name) && self.backend.knows(name)
+    }
+
     /// Whether rows of keys may forget their newest jobs.
     pub(crate) fn forgets_newest(&self) -> bool {
         self.backend.forgets_newest()
@@ -354,6 +360,15 @@ impl<'b, B: Backend> Step<'b, B> {
     /// The key that a job without a decodable row keeps busy, where the backend knows.
     pub(crate) async fn held_key(&mut self, id: JobId) -> Result<Option<(TaskKey, bool)>> {
         self.backend.held_key(&mut self.tx, id).await
+    }
+
+    /// The newest jobs of a task that have a key, where the backend lists them.
+    pub(crate) async fn newest_keyed(
+        &mut self,
+        task: &TaskName,
+        most: usize,
+    ) -> Result<Option<Vec<JobId>>> {
+        self.backend.newest_keyed(&mut self.tx, task, most).await
     }
 
     /// A job that is set aside, decoded again.

@@ -1,4 +1,4 @@
-//! What the servers' settings mean for what was accepted (R1), told once at the start.
+//! Warnings, once at startup, about server settings that put accepted triggers at risk (R1).
 
 use redis::Value;
 use tracing::warn;

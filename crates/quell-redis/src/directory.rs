@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::history::Sink;
-use quell_core::{Error, ErrorKind, QueueName, Result, Steps, TaskName, TaskSettings, WakeHub};
+use quell_core::{Error, ErrorKind, QueueName, Result, TaskName, TaskSettings, WakeHub};
+use quell_engine::Engine;
 use quell_shards::{Directory, Layout, MOST_SHARDS, Shards, Spread};
 
+use crate::backend::RedisBackend;
 use crate::ends::Ends;
 use crate::keys::Keys;
 use crate::look::{Read, text};
-use crate::row::corrupt;
+use crate::row::{corrupt, number};
 use crate::shard::{OwnIds, Shard, Time, Way};
-use crate::store::ShardStore;
 use crate::tags::tags_of;
-use crate::write::number;
 
 /// What a call of the directory is for.
 const DIRECTORY_CALL: &str = "read the directory of shards";
-/// How often a call of the directory is made of which nobody knows what came.
+/// The most attempts of a directory call while its outcome is unknown.
 const DIRECTORY_TRIES: usize = 3;
 /// The hash tag of the one shard of [`Layout::One`].
 const ALL: &str = "all";
@@ -39,7 +39,7 @@ pub(crate) struct Prefix {
     hub: Arc<WakeHub>,
     ends: Arc<Ends>,
     /// The one shard, or the directory.
-    first: Arc<ShardStore>,
+    first: Arc<Engine<RedisBackend>>,
 }
 
 impl Prefix {
@@ -54,8 +54,7 @@ impl Prefix {
         };
         let ids = OwnIds { first: 0, step: 1 };
         let first = Shard::new(Keys::new(&prefix, tag), ids, &way);
-        let told = (Arc::clone(&hub), Arc::clone(&ends));
-        let first = Arc::new(ShardStore::new(first, history.clone(), told));
+        let first = Arc::new(engine(first, history.as_ref(), (&hub, &ends)));
         let directory = Prefix { prefix, layout, way, history, hub, ends, first };
         directory.check_layout().await?;
         Shards::open(directory, spread).await
@@ -71,7 +70,7 @@ impl Prefix {
         let other = Shard::new(Keys::new(&self.prefix, other), ids, &self.way);
         let reads = [Read::Count(other.keys.meta())];
         if other.look("open the store", Time::Last, &reads).await?.number()? == 0 {
-            self.first.shard.stamp().await?;
+            self.first.backend().shard.stamp().await?;
             return Ok(());
         }
         let prefix = &self.prefix;
@@ -81,11 +80,25 @@ impl Prefix {
     }
 }
 
+/// A shard as a store of its own.
+fn engine(
+    shard: Shard,
+    history: Option<&Sink>,
+    (hub, ends): (&Arc<WakeHub>, &Arc<Ends>),
+) -> Engine<RedisBackend> {
+    let engine = Engine::new(RedisBackend::new(shard, history.is_some()));
+    let engine = engine.with_hints(Arc::clone(hub), Arc::clone(&ends.here));
+    match history {
+        Some(history) => engine.with_history(history.clone()),
+        None => engine,
+    }
+}
+
 #[async_trait]
 impl Directory for Prefix {
-    type Shard = ShardStore;
+    type Shard = Engine<RedisBackend>;
 
-    fn first(&self) -> &Arc<ShardStore> {
+    fn first(&self) -> &Arc<Engine<RedisBackend>> {
         &self.first
     }
 
@@ -98,80 +111,77 @@ impl Directory for Prefix {
     }
 
     async fn spread(&self) -> Result<Spread> {
-        let fields = self.first.shard.directory("spread ").await?.into_iter();
+        let fields = self.first.backend().shard.directory("spread ").await?.into_iter();
         let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
         fields.map(|(field, known)| Ok((QueueName::new(field)?, count(known)))).collect()
     }
 
     async fn agree_on_spread(&self, queue: &QueueName, count: u32) -> Result<u32> {
-        let known = self.first.shard.agree(&format!("spread {queue}"), count.into()).await?;
+        let known =
+            self.first.backend().shard.agree(&format!("spread {queue}"), count.into()).await?;
         Ok(u32::try_from(known).unwrap_or(u32::MAX))
     }
 
     async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<QueueName> {
-        self.first.shard.keep_to(task, queue).await
+        self.first.backend().shard.keep_to(task, queue).await
     }
 
     async fn kept_to(&self, task: &TaskName) -> Result<Option<QueueName>> {
-        self.first.shard.kept_to(task).await
+        self.first.backend().shard.kept_to(task).await
     }
 
     async fn enter(&self, tag: &str) -> Result<u64> {
-        self.first.shard.enter(&format!("shard {tag}"), MOST_SHARDS).await
+        self.first.backend().shard.enter(&format!("shard {tag}"), MOST_SHARDS).await
     }
 
     async fn number_of(&self, tag: &str) -> Result<Option<u64>> {
-        self.first.shard.number_of(&format!("shard {tag}")).await
+        self.first.backend().shard.number_of(&format!("shard {tag}")).await
     }
 
     async fn listed(&self) -> Result<Vec<(String, u64)>> {
-        self.first.shard.directory("shard ").await
+        self.first.backend().shard.directory("shard ").await
     }
 
-    async fn open(&self, tag: &str, number: u64) -> Result<ShardStore> {
+    async fn open(&self, tag: &str, number: u64) -> Result<Engine<RedisBackend>> {
         let keys = Keys::new(&self.prefix, tag);
         let shard = Shard::new(keys, OwnIds { first: number, step: MOST_SHARDS }, &self.way);
-        let shard = ShardStore::new(
-            shard,
-            self.history.clone(),
-            (Arc::clone(&self.hub), Arc::clone(&self.ends)),
-        );
-        let own = shard.shard.number_from(number).await?;
+        let shard = engine(shard, self.history.as_ref(), (&self.hub, &self.ends));
+        let own = shard.backend().shard.number_from(number).await?;
         if own != Some(number) {
             // Calls about its jobs would go to whichever shard the directory calls so.
-            let (own, meta) = (own.unwrap_or(0), self.first.shard.keys.meta());
+            let (own, meta) = (own.unwrap_or(0), self.first.backend().shard.keys.meta());
             return Err(corrupt(format_args!(
                 "shard {tag:?} has number {own}, and the directory says {number}, so it has lost what \
                  was written last; if no other shard has number {own}: HSET {meta} \"shard {tag}\" {own}"
             )));
         }
-        let known = shard.shard.learn().await?;
-        for (task, settings) in &self.first.shard.learn().await?.tasks {
+        let known = shard.backend().shard.learn().await?;
+        for (task, settings) in &self.first.backend().shard.learn().await?.tasks {
             if known.tasks.get(task) != Some(settings) {
-                shard.set_task(task, settings).await?;
+                shard.take_over_task(task, settings).await?;
             }
         }
-        for row in self.first.list_workers(Time::Last).await?.rows {
+        for row in self.first.worker_rows().await? {
             // No queue has a name with this sign.
             let queue = tag.split_once('#').map_or(tag, |(queue, _)| queue);
             if row.queues.iter().any(|own| own.as_str() == queue) {
-                shard.take_over(&row).await?;
+                shard.take_over_worker(&row).await?;
             }
         }
         Ok(shard)
     }
 
-    fn is_reachable(&self, shard: &ShardStore) -> bool {
-        shard.shard.is_reachable()
+    fn is_reachable(&self, shard: &Engine<RedisBackend>) -> bool {
+        shard.backend().shard.is_reachable()
     }
 
     async fn tell_of_task(
         &self,
-        shard: &ShardStore,
+        shard: &Engine<RedisBackend>,
         task: &TaskName,
         settings: &TaskSettings,
     ) -> Result<()> {
-        shard.be_told_of_task(task, settings).await
+        shard.take_over_task(task, settings).await
     }
 }
 
@@ -231,8 +241,8 @@ impl Shard {
         }
     }
 
-    /// Runs a script of the directory; where nobody knows what came of it, once more: the second
-    /// time changes nothing.
+    /// Runs a script of the directory, and retries it while its outcome is unknown. These scripts are
+    /// idempotent.
     async fn directory_write(
         &self,
         script: &crate::link::Script,
@@ -273,12 +283,12 @@ impl Shard {
         self.link.command("number a shard", &key, &command).await?;
         let reads = [Read::Text(self.keys.seq())];
         let newest = self.look("number a shard", Time::Last, &reads).await?.text()?;
-        Ok(newest.as_deref().and_then(crate::write::number).map(|id| id % MOST_SHARDS))
+        Ok(newest.as_deref().and_then(crate::row::number).map(|id| id % MOST_SHARDS))
     }
 }
 
 /// What these keys mean; a newer Quell may mean something else. Since 2, a shard of a queue has a part
-/// of the slots to itself, and a row may tell its bound in milliseconds; since 3, a row has what was
+/// of the slots to itself, and a row may store its bound in milliseconds; since 3, a row has what was
 /// drawn for the newest start; since 4, ticks that fired are in spans. Nothing older was released, and
 /// none of it is read.
 const LAYOUT: u64 = 4;

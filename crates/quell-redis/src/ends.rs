@@ -1,7 +1,8 @@
-//! Ends of jobs that someone waits for (R19), here and in other processes.
+//! Ends of jobs that callers wait for (R19), here and in other processes.
 //!
-//! Who waits for longer than a moment puts the job among those that are awaited, beside the job; the
-//! script that ends it tells of it then. So an end of which nobody waits costs next to nothing.
+//! A caller that waits for longer than a moment adds the job to the set of awaited jobs, on the job's
+//! shard. The script that ends the job then publishes the end. An end without waiting callers costs
+//! next to nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use tracing::debug;
 use crate::directory::Nodes;
 use crate::shard::Shard;
 
-/// How long one waits before others are told: most ends that come soon need no words.
+/// The delay before an awaited job is registered in the store: most ends that come soon need no
+/// registration.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long the store knows that someone waits, in seconds.
+/// How long the store keeps a registration, in seconds.
 const KNOWN_SECS: i64 = 60;
-/// How often it is told again.
+/// How often a registration is renewed.
 const RENEWED: Duration = Duration::from_secs(30);
 
 /// Who waits for ends in this process.
@@ -37,8 +39,8 @@ impl Ends {
     }
 }
 
-/// Tells the store which ends are awaited here, and tells it again while they are, until the task
-/// that runs it is dropped.
+/// Registers the ends that callers await here in the store, and renews the registrations while they
+/// wait, until the task that runs it is dropped.
 pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
     let mut asked: BTreeMap<JobId, Instant> = BTreeMap::new();
     loop {
@@ -58,7 +60,7 @@ pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
             }
             let told = async {
                 match shards.of_job(job).await? {
-                    Some(shard) => shard.shard.await_end(job).await,
+                    Some(shard) => shard.backend().shard.await_end(job).await,
                     None => Ok(()),
                 }
             };
@@ -71,7 +73,7 @@ pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
 }
 
 impl Shard {
-    /// Has the end of a job told to other processes.
+    /// Registers a job, so that its end is published to other processes.
     async fn await_end(&self, job: JobId) -> Result<()> {
         let key = self.keys.awaited();
         let mut add = redis::cmd("SADD");

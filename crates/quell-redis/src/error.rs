@@ -68,8 +68,8 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
     }
 }
 
-/// What a command in a script was told. Before version 7, servers wrap it: `Error running script
-/// (call to f_…): @user_script:1: WRONGTYPE …`.
+/// Classifies the error of a command in a script. Before version 7, servers wrap it: `Error running
+/// script (call to f_…): @user_script:1: WRONGTYPE …`.
 fn classify_wrapped(detail: &str) -> Option<(ErrorKind, &'static str)> {
     if detail.starts_with("The user executing the script can't") {
         return classify_code("NOPERM");
@@ -105,9 +105,9 @@ fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
             (ErrorKind::Unavailable, "the server wants a user and a password: give them in the URL")
         }
         "READONLY" => {
-            (ErrorKind::Unavailable, "the server is a replica now: a failover is under way")
+            (ErrorKind::Unavailable, "the server is a replica now: a failover is in progress")
         }
-        "BUSY" => (ErrorKind::Unavailable, "the server is busy with somebody's script"),
+        "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script of another client"),
         "UNKILLABLE" => (ErrorKind::Unavailable, "the server is busy with a script that writes"),
         _ => return None,
     })

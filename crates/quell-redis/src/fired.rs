@@ -8,22 +8,20 @@
 //!
 //! The newest span is in the schedule's [`Record`], with what every change of its spans changes, so
 //! that a step which read some of them commits only while all are as they were. The closed ones are in
-//! two sorted sets by their last tick: those that are shorter than an hour, of which a range of time
-//! meets none that ends an hour after it, and the others, of which a year has few.
+//! two sorted sets by their last tick. One set has the spans that are shorter than an hour: a range of
+//! time meets none of them that ends an hour after it. The other set has the rest; a year has few.
 //!
 //! What is shown with a job is in a hash of the job's own, and goes with it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_core::part::Rows;
 use quell_core::schedule::{ScheduleInfo, Spec, Tick, TickedBy};
 use quell_core::{Error, ErrorKind, JobId, Result, ScheduleName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Keys;
 use crate::row::{corrupt, from_json, internal, to_json};
-use crate::tx::Tx;
 use crate::writes::{Write, Writes};
 
 /// A closed span of so much time and more is in a set of its own.
@@ -31,7 +29,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(3_600);
 /// The resolution of store time.
 pub(crate) const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// Ticks of a plan of which each has fired.
+/// Consecutive ticks of a plan that have all fired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Span {
     pub(crate) first: Timestamp,
@@ -188,38 +186,34 @@ impl Fired {
 }
 
 impl Writes {
-    /// Puts the ticks on record that a step has fired.
-    pub(crate) fn ticks(&mut self, tx: &mut Tx<'_>, before: &Rows, after: &Rows) -> Result<()> {
-        for (name, info) in &after.schedules {
-            let all = (name.clone(), Timestamp::MIN)..=(name.clone(), Timestamp::MAX);
-            let ticks: Vec<&Tick> = after.ticks.range(all).map(|(_, tick)| tick).collect();
-            let is_new = |tick: &Tick| !before.ticks.contains_key(&(name.clone(), tick.tick));
-            if !ticks.iter().any(|tick| is_new(tick)) {
-                continue;
+    /// Puts new ticks of a schedule on record, beside those that were read.
+    pub(crate) fn spans(
+        &mut self,
+        keys: &Keys,
+        info: &ScheduleInfo,
+        fired: Option<&mut Fired>,
+        (ticks, is_new, has_job): NewTicks<'_>,
+    ) -> Result<()> {
+        let name = &info.schedule.name;
+        let fired = fired.ok_or_else(|| {
+            let message = format!("cannot fire ticks of {name}: the step read none of them");
+            Error::new(ErrorKind::Internal, message)
+        })?;
+        let oldest = fired.record.as_ref().map(|record| record.oldest);
+        for span in spans(info, ticks, is_new)? {
+            let (gone, comes) = fired.add(&info.schedule.spec, span);
+            gone.iter().for_each(|span| self.unplace(span.set(keys, name), span.member()));
+            if let Some(span) = comes {
+                self.place(span.set(keys, name), span.member(), span.last);
             }
-            let fired = tx.fired.get_mut(name);
-            let fired = fired.ok_or_else(|| {
-                let message = format!("cannot fire ticks of {name}: the step read none of them");
-                Error::new(ErrorKind::Internal, message)
-            })?;
-            let oldest = fired.record.as_ref().map(|record| record.oldest);
-            for span in spans(info, &ticks, is_new)? {
-                let (gone, comes) = fired.add(&info.schedule.spec, span);
-                let keys = &tx.shard.keys;
-                gone.iter().for_each(|span| self.unplace(span.set(keys, name), span.member()));
-                if let Some(span) = comes {
-                    self.place(span.set(keys, name), span.member(), span.last);
-                }
-            }
-            let Some(record) = &mut fired.record else { continue };
-            let keys = &tx.shard.keys;
-            self.hash_set(keys.ticks(), name, record.changed()?);
-            if oldest != Some(record.oldest) {
-                self.place(keys.tick_times(), name.to_string(), record.oldest);
-            }
-            let new = ticks.iter().copied().filter(|tick| is_new(tick));
-            self.show(keys, &record.id, after, new);
         }
+        let Some(record) = &mut fired.record else { return Ok(()) };
+        self.hash_set(keys.ticks(), name, record.changed()?);
+        if oldest != Some(record.oldest) {
+            self.place(keys.tick_times(), name.to_string(), record.oldest);
+        }
+        let new = ticks.iter().copied().filter(|tick| is_new(tick));
+        self.show(keys, &record.id, has_job, new);
         Ok(())
     }
 
@@ -228,13 +222,13 @@ impl Writes {
         &mut self,
         keys: &Keys,
         id: &str,
-        after: &Rows,
+        has_job: &dyn Fn(JobId) -> bool,
         ticks: impl Iterator<Item = &'t Tick>,
     ) {
         let mut by_job: BTreeMap<JobId, Vec<&Tick>> = BTreeMap::new();
         for tick in ticks {
             // A burst goes on after its leader's row has gone: then there is nothing to show.
-            if let Some(job) = tick.job.filter(|job| after.jobs.contains_key(job)) {
+            if let Some(job) = tick.job.filter(|job| has_job(*job)) {
                 by_job.entry(job).or_default().push(tick);
             }
         }
@@ -259,11 +253,15 @@ impl Writes {
     }
 }
 
+/// Ticks of a schedule, which of them are new, and which jobs there are.
+pub(crate) type NewTicks<'t> =
+    (&'t [&'t Tick], &'t dyn Fn(&Tick) -> bool, &'t dyn Fn(JobId) -> bool);
+
 /// The spans of these ticks of a schedule's plan that have new ones.
 fn spans(
     info: &ScheduleInfo,
     ticks: &[&Tick],
-    is_new: impl Fn(&Tick) -> bool,
+    is_new: &dyn Fn(&Tick) -> bool,
 ) -> Result<Vec<Span>> {
     let spec = &info.schedule.spec;
     let plan = serde_json::to_value(spec).map_err(|error| internal("write a plan", error))?;

@@ -69,7 +69,7 @@ impl Keys {
         effects: "effects",
         /// What jobs were before, by job.
         pasts: "pasts",
-        /// The jobs that imported letters became, by their origin.
+        /// The jobs that imported dead jobs became, by their origin.
         origins: "origins",
         /// The jobs that a job absorbed: a set for each successor.
         absorbed: "absorbed",
@@ -161,8 +161,8 @@ pub(crate) fn split_task_key(field: &str) -> Option<(TaskName, Key)> {
     Some((TaskName::new(task).ok()?, Key::new(key).ok()?))
 }
 
-/// A number as a member of a sorted set, so that those of one score are in the order of numbers: a
-/// letter says how many digits follow.
+/// A number as a member of a sorted set, so that those of one score are in the order of numbers: the
+/// first character encodes the number of digits that follow.
 pub(crate) fn member(job: JobId) -> String {
     let digits = job.get().to_string();
     let letter = ('a'..='z').nth(digits.len().saturating_sub(1)).unwrap_or('z');

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Twice};
 use crate::error::{explain, lost};
-use crate::fast::Fast;
+use crate::hot::Hot;
 use crate::row::corrupt;
 use crate::wire::{Failed, Sent, Wire};
 
@@ -94,7 +94,7 @@ pub(crate) struct Scripts {
     pub(crate) commit: Script,
     pub(crate) enter: Script,
     pub(crate) keep: Script,
-    pub(crate) fast: Fast,
+    pub(crate) hot: Hot,
 }
 
 impl Scripts {
@@ -104,7 +104,7 @@ impl Scripts {
             commit: Script::writing(include_str!("lua/commit.lua")),
             enter: Script::writing(include_str!("lua/enter.lua")),
             keep: Script::writing(include_str!("lua/keep.lua")),
-            fast: Fast::new(),
+            hot: Hot::new(),
         })
     }
 }
@@ -167,7 +167,7 @@ impl Link {
         answer.map_err(|failed| explain(what, failed.error))
     }
 
-    /// Runs a script that may write: where its answer got lost, nobody knows what it did (R1).
+    /// Runs a script that may write: if its answer is lost, the outcome is unknown (R1).
     pub(crate) async fn write(
         &self,
         what: &'static str,
@@ -232,7 +232,7 @@ impl Link {
     ) -> Result<Value, Failed> {
         let key = first(keys);
         match self.send(key, &script.by_hash(keys, args), twice).await {
-            // A server that was started anew, or told to forget, is told the script again.
+            // A server that restarted or flushed its scripts receives the code of the script again.
             Err(failed) if is_unknown_script(&failed) => {
                 self.send(key, &script.by_code(keys, args), twice).await
             }

@@ -1,301 +1,253 @@
-//! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
+//! Loading rows of the engine: what a step may touch.
+//!
+//! Settings come from what the process knows, and the commit compares their version. The row of a key
+//! is put together from the hash that shows its window, from its field of `runs`, and from the job that
+//! the hash shows: only the row of that job says whether it is the open window.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use quell_core::touched::Needs;
-use quell_core::{Attempt, Batch, Effect, JobId, Key, QueueName, Result, TaskName};
+use quell_core::part::TaskKey;
+use quell_core::{Job, JobId, Result};
+use quell_engine::{KeyJobs, Row, RowName};
 
-use crate::keys::{Keys, split_task_key, task_key};
-use crate::look::Read;
-use crate::row::{StoredHold, StoredRecord, corrupt, decode_job, decode_starts, from_json};
-use crate::tx::{Cell, Tx};
-use crate::write::{MESSAGE_ID, NEWEST, starts_field};
+use crate::busy::Busy;
+use crate::commit::{MESSAGE_ID, NEWEST, origin_field, starts_field, worker_field};
+use crate::keys::{slot_changes, task_key};
+use crate::open::{Cell, Open};
+use crate::row::{
+    StoredAside, StoredHold, StoredRecord, decode_in_part, decode_job, decode_starts, from_json,
+    number,
+};
 
-/// Keys of tasks.
-pub(crate) type TaskKeys = BTreeSet<(TaskName, Key)>;
-
-/// Where the row is that has this name among those that expire.
-pub(crate) fn cell_of_name(keys: &Keys, name: &str) -> Option<Cell> {
-    let (kind, field) = name.split_once(' ')?;
-    let key = match kind {
-        "h" => keys.holds(),
-        "r" => keys.records(),
-        "m" => keys.memories(),
-        _ => keys.starts(),
-    };
-    Some(Cell::new(key, field))
-}
-
-/// The cells that hang on a job.
-pub(crate) fn cells_beside(keys: &Keys, id: JobId) -> [Cell; 3] {
-    [keys.attempts(), keys.effects(), keys.pasts()].map(|key| Cell::new(key, id.to_string()))
-}
-
-impl Tx<'_> {
-    /// Loads jobs' rows.
-    pub(crate) async fn load_jobs(&mut self, ids: impl IntoIterator<Item = JobId>) -> Result<()> {
-        let ids: BTreeSet<JobId> = ids.into_iter().collect();
-        let key = self.shard.keys.jobs();
-        let cells = ids.iter().map(|id| Cell::new(key.clone(), id.to_string())).collect();
-        self.fetch(cells, Vec::new()).await?;
-        for id in ids {
-            let Some(row) = self.cell(key.clone(), &id.to_string()) else { continue };
-            let job = decode_job(id, row, &self.known)?;
-            self.rows.jobs.insert(id, Arc::new(job));
+/// The cell in which a row is that is in one; none for others. Of a job, its row.
+pub(crate) fn cell_of(open: &Open, name: &RowName) -> Option<Cell> {
+    let keys = open.keys();
+    let of_key = |key: String, (task, name): &TaskKey| Cell::new(key, task_key(task, name));
+    Some(match name {
+        RowName::Attempts(id) => Cell::new(keys.attempts(), id.to_string()),
+        RowName::Effects(id) => Cell::new(keys.effects(), id.to_string()),
+        RowName::Past(id) => Cell::new(keys.pasts(), id.to_string()),
+        RowName::Aside(id) => Cell::new(keys.unreadable_jobs(), id.to_string()),
+        RowName::Hold(key) => of_key(keys.holds(), key),
+        RowName::Record(key) => of_key(keys.records(), key),
+        RowName::Memory(key) => of_key(keys.memories(), key),
+        RowName::Starts(queue, partition) => {
+            Cell::new(keys.starts(), starts_field(queue, partition.as_ref()))
         }
-        Ok(())
-    }
+        RowName::Schedule(name) => Cell::new(keys.schedules(), name.as_str()),
+        RowName::Origin(origin) => Cell::new(keys.origins(), origin_field(origin)),
+        RowName::Worker(worker, incarnation) => {
+            Cell::new(keys.workers(), worker_field(worker, *incarnation))
+        }
+        RowName::Alert(name) => Cell::new(keys.alerts(), name.as_str()),
+        RowName::Job(id) => Cell::new(keys.jobs(), id.to_string()),
+        RowName::Key(_)
+        | RowName::Queue(_)
+        | RowName::Task(_)
+        | RowName::Turn(_)
+        | RowName::Gate(_)
+        | RowName::Tick(..) => return None,
+    })
+}
 
-    /// Loads all that a move of these jobs may touch: what hangs on them, the other jobs of their
-    /// keys that wait or run, and the keys that name them.
-    pub(crate) async fn load_around(&mut self, ids: &[JobId]) -> Result<()> {
-        self.load(ids, true).await
-    }
+/// Reads a row that is in one cell.
+fn decode(name: &RowName, bytes: &[u8]) -> Result<Option<Row>> {
+    Ok(Some(match name {
+        RowName::Attempts(_) => Row::Attempts(from_json("attempts", bytes)?),
+        RowName::Effects(_) => Row::Effects(from_json("effects", bytes)?),
+        RowName::Past(_) => Row::Past(Box::new(from_json("what a job was", bytes)?)),
+        RowName::Aside(id) => {
+            let aside: StoredAside = from_json("an unreadable job", bytes)?;
+            Row::Aside(Box::new(aside.of(*id)))
+        }
+        RowName::Hold(_) => Row::Hold(from_json::<StoredHold>("a dedup key", bytes)?.into()),
+        RowName::Record(_) => {
+            let record: StoredRecord = from_json("an idempotency key", bytes)?;
+            Row::Record(Box::new(record.try_into()?))
+        }
+        RowName::Memory(_) => Row::Memory(from_json("what is remembered of a key", bytes)?),
+        RowName::Starts(..) => Row::Starts(decode_starts(bytes)?),
+        RowName::Schedule(_) => Row::Schedule(Box::new(from_json("a schedule", bytes)?)),
+        RowName::Origin(_) => match number(bytes) {
+            Some(id) => Row::Origin(JobId::new(id)),
+            None => return Ok(None),
+        },
+        RowName::Worker(..) => Row::Worker(Box::new(from_json("a worker", bytes)?)),
+        RowName::Alert(_) => {
+            let (version, state) = from_json("an alert", bytes)?;
+            Row::Alert(version, Box::new(state))
+        }
+        _ => return Ok(None),
+    }))
+}
 
-    /// Loads jobs with what hangs on them and the keys that name them, before they are removed.
-    pub(crate) async fn load_whole(&mut self, ids: &[JobId]) -> Result<()> {
-        self.load(ids, false).await
-    }
-
-    async fn load(&mut self, ids: &[JobId], with_keys: bool) -> Result<()> {
-        self.load_jobs(ids.iter().copied()).await?;
-        let keys = self.shard.keys.clone();
-        let mut cells = Vec::new();
-        let mut sets = Vec::new();
-        let mut task_keys = TaskKeys::new();
-        for id in ids {
-            let Some(job) = self.rows.jobs.get(id) else { continue };
-            cells.extend(cells_beside(&keys, *id));
-            sets.push(keys.names(*id));
-            if let Some(key) = job.key.as_ref().filter(|_| with_keys) {
-                task_keys.insert((job.task.clone(), key.clone()));
-                cells.push(Cell::new(keys.memories(), task_key(&job.task, key)));
+impl Open {
+    /// Loads rows; those that are not there are left out.
+    pub(crate) async fn load(&mut self, names: &BTreeSet<RowName>) -> Result<Vec<(RowName, Row)>> {
+        let (mut jobs, mut keys, mut cells) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            match name {
+                RowName::Job(id) => jobs.push(*id),
+                RowName::Key(key) => {
+                    keys.push(key);
+                    cells.extend(self.cells_of_key(key));
+                }
+                RowName::Turn(queue) if self.known.settings(queue).limits_concurrency() => {
+                    let fields = [queue.to_string(), slot_changes(queue)];
+                    cells.extend(fields.map(|field| Cell::new(self.keys().slots(), field)));
+                }
+                name => cells.extend(cell_of(self, name)),
             }
         }
-        cells.extend(self.cells_of_keys(&task_keys));
-        self.fetch(cells, sets).await?;
-        self.load_next_windows(&task_keys, ids).await?;
-        for (task, key) in &task_keys {
-            self.take_memory(task, key)?;
+        self.know_settings().await?;
+        self.fetch(cells).await?;
+        self.fetch_jobs(&jobs).await?;
+        self.fetch_shown(&keys).await?;
+        let mut rows = Vec::new();
+        for name in names {
+            if let Some(row) = self.row(name).await? {
+                rows.push((name.clone(), row));
+            }
         }
-        for id in ids {
-            self.take_beside(*id)?;
-        }
-        self.load_names(ids).await?;
-        self.take_settings_of_jobs();
-        Ok(())
+        self.forget_read(&jobs);
+        Ok(rows)
     }
 
-    /// What hangs on a job, once it was fetched.
-    fn take_beside(&mut self, id: JobId) -> Result<()> {
-        let (keys, field) = (self.shard.keys.clone(), id.to_string());
-        if let Some(bytes) = self.cell(keys.attempts(), &field) {
-            let attempts: Vec<Attempt> = from_json("attempts", bytes)?;
-            self.rows.attempts.insert(id, attempts);
+    /// A row that was fetched.
+    async fn row(&mut self, name: &RowName) -> Result<Option<Row>> {
+        match name {
+            RowName::Job(id) => Ok(self.job(*id).await?.map(Row::Job)),
+            RowName::Key(key) => Ok(self.key_jobs(key).map(Row::Key)),
+            RowName::Queue(queue) => {
+                let settings = self.known.queues.get(queue);
+                Ok(settings.map(|settings| Row::Queue(settings.clone().map(Box::new))))
+            }
+            RowName::Task(task) => Ok(self.known.tasks.get(task).copied().map(Row::Task)),
+            RowName::Tick(schedule, at) => {
+                Ok(self.ticks.get(&(schedule.clone(), *at)).cloned().map(Row::Tick))
+            }
+            name => {
+                let Some(Cell { key, field: Some(field) }) = cell_of(self, name) else {
+                    return Ok(None);
+                };
+                self.cell(key, &field).map_or(Ok(None), |bytes| decode(name, bytes))
+            }
         }
-        if let Some(bytes) = self.cell(keys.effects(), &field) {
-            let effects: Vec<Effect> = from_json("effects", bytes)?;
-            let by_name = effects.into_iter().map(|effect| (effect.name.clone(), effect));
-            self.rows.effects.insert(id, by_name.collect());
+    }
+
+    /// Reads the rows of jobs, which may be long.
+    pub(crate) async fn fetch_jobs(&mut self, ids: &[JobId]) -> Result<()> {
+        /// Of more rows, the lengths are heeded.
+        const FEW: usize = 16;
+        let key = self.keys().jobs();
+        if ids.len() > FEW {
+            return self.fetch_long(&key, ids.iter().map(ToString::to_string).collect()).await;
         }
-        if let Some(bytes) = self.cell(keys.pasts(), &field) {
-            let past = from_json("what a job was", bytes)?;
-            self.rows.pasts.insert(id, past);
+        self.fetch(ids.iter().map(|id| Cell::new(key.clone(), id.to_string())).collect()).await
+    }
+
+    /// The row of a job that was fetched.
+    async fn job(&mut self, id: JobId) -> Result<Option<Arc<Job>>> {
+        if let Some(job) = self.jobs.get(&id) {
+            return Ok(Some(Arc::clone(job)));
         }
-        Ok(())
+        let Some(row) = self.row_of(id) else { return Ok(None) };
+        let job = match decode_job(id, row, &self.known) {
+            Ok(job) => job,
+            Err(_) => {
+                // It may have a name that was new since this process last looked.
+                let row = row.to_vec();
+                self.learn_again().await?;
+                decode_job(id, &row, &self.known)?
+            }
+        };
+        let job = Arc::new(job);
+        self.jobs.insert(id, Arc::clone(&job));
+        Ok(Some(job))
+    }
+
+    /// The bytes of a job's row that was fetched.
+    pub(crate) fn row_of(&self, id: JobId) -> Option<&[u8]> {
+        self.cell(self.keys().jobs(), &id.to_string())
     }
 
     /// The cells that say which jobs of a key wait and run.
-    fn cells_of_keys(&self, task_keys: &TaskKeys) -> Vec<Cell> {
-        let keys = &self.shard.keys;
-        let cells = task_keys.iter().flat_map(|(task, key)| {
-            let name = keys.debounce(task, key);
-            [
-                Cell::new(name.clone(), MESSAGE_ID),
-                Cell::new(name, NEWEST),
-                Cell::new(keys.runs(), task_key(task, key)),
-            ]
+    fn cells_of_key(&self, (task, key): &TaskKey) -> [Cell; 3] {
+        let (keys, name) = (self.keys(), self.keys().debounce(task, key));
+        [
+            Cell::new(name.clone(), MESSAGE_ID),
+            Cell::new(name, NEWEST),
+            Cell::new(keys.runs(), task_key(task, key)),
+        ]
+    }
+
+    /// What is busy of a key whose cells were fetched.
+    pub(crate) fn busy(&self, (task, key): &TaskKey) -> Busy {
+        let field = self.cell(self.keys().runs(), &task_key(task, key));
+        field.map(Busy::parse).unwrap_or_default()
+    }
+
+    /// The window that a key's hash shows, which may have ended, and the newest job of the key where that
+    /// is another one.
+    pub(crate) fn shown(&self, (task, key): &TaskKey) -> (Option<JobId>, Option<JobId>) {
+        let hash = self.keys().debounce(task, key);
+        let id = |field| self.cell(hash.clone(), field).and_then(number).map(JobId::new);
+        (id(MESSAGE_ID), id(NEWEST))
+    }
+
+    /// Reads the jobs that hashes show: only their rows say whether they are there and wait.
+    async fn fetch_shown(&mut self, keys: &[&TaskKey]) -> Result<()> {
+        let shown = keys.iter().flat_map(|key| {
+            let (shown, newest) = self.shown(key);
+            shown.into_iter().chain(newest)
         });
-        cells.collect()
+        let shown: Vec<JobId> = shown.collect();
+        self.fetch_jobs(&shown).await
     }
 
-    /// Loads the windows of keys that may come next once the `moving` jobs have moved.
-    pub(crate) async fn load_keys(&mut self, task_keys: &TaskKeys, moving: &[JobId]) -> Result<()> {
-        self.fetch_keys(task_keys).await?;
-        self.load_next_windows(task_keys, moving).await
+    /// The row of a key; none where the key has no job.
+    fn key_jobs(&self, task_key: &TaskKey) -> Option<KeyJobs> {
+        let Busy { running, closed } = self.busy(task_key);
+        let (shown, newest) = self.shown(task_key);
+        let there = |id: &JobId| self.row_of(*id).is_some();
+        let shown = shown.filter(there);
+        let open = shown.filter(|id| self.may_be_open(*id));
+        let newest = newest.filter(there).max(shown);
+        if running.is_empty() && open.is_none() && closed.is_none() && newest.is_none() {
+            return None;
+        }
+        // No step that moved a job of the key before this look was later.
+        Some(KeyJobs { open, closed, running, newest, at: self.now })
     }
 
-    /// Reads which jobs of keys wait and run.
-    pub(crate) async fn fetch_keys(&mut self, task_keys: &TaskKeys) -> Result<()> {
-        let cells = self.cells_of_keys(task_keys);
-        self.fetch(cells, Vec::new()).await
+    /// Whether a job is an open window, or cannot be decoded and thus may be one.
+    fn may_be_open(&self, id: JobId) -> bool {
+        let Some(row) = self.row_of(id) else { return false };
+        let job = decode_job(id, row, &self.known).ok();
+        let job = job.or_else(|| decode_in_part(id, row, &self.known));
+        job.is_none_or(|job| job.is_open_window())
     }
 
-    /// Loads the dedup and idempotency keys that name jobs whose sets were fetched.
-    pub(crate) async fn load_names(&mut self, ids: &[JobId]) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let names: BTreeSet<String> = ids
-            .iter()
-            .filter_map(|id| self.sets.get(&keys.names(*id)))
-            .flatten()
-            .cloned()
-            .collect();
-        self.load_named(&names).await
+    /// The row of a job that is set aside, decoded again.
+    pub(crate) async fn load_aside(&mut self, id: JobId) -> Result<Option<Job>> {
+        let (key, field) = (self.keys().unreadable_rows(), id.to_string());
+        self.fetch(vec![Cell::new(key.clone(), field.as_str())]).await?;
+        let row = self.cell(key, &field);
+        row.map(|row| decode_job(id, row, &self.known)).transpose()
     }
 
-    /// Loads dedup and idempotency keys and memories by their names among those that expire.
-    pub(crate) async fn load_named(&mut self, names: &BTreeSet<String>) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let cells = names.iter().filter_map(|name| cell_of_name(&keys, name));
-        self.fetch(cells.collect(), Vec::new()).await?;
-        for name in names {
-            let (kind, field) = name.split_once(' ').unwrap_or_default();
-            if kind == "s" {
-                self.take_starts(field)?;
-                continue;
-            }
-            let (task, key) =
-                split_task_key(field).ok_or_else(|| corrupt(format_args!("the key {name:?}")))?;
-            match kind {
-                "h" => self.take_hold(&task, &key)?,
-                "r" => self.take_record(&task, &key)?,
-                _ => self.take_memory(&task, &key)?,
-            }
+    /// What can be decoded of the row of a job, in its place or set aside.
+    pub(crate) async fn load_in_part(&mut self, id: JobId) -> Result<Option<Job>> {
+        let field = id.to_string();
+        let cells = [self.keys().jobs(), self.keys().unreadable_rows()];
+        self.fetch(cells.iter().map(|key| Cell::new(key.clone(), field.as_str())).collect())
+            .await?;
+        let row = cells.iter().find_map(|key| self.cell(key.clone(), &field));
+        let job = row.and_then(|row| decode_in_part(id, row, &self.known));
+        if let Some(job) = job.as_ref().filter(|_| self.row_of(id).is_some()) {
+            self.jobs.insert(id, Arc::new(job.clone()));
         }
-        Ok(())
-    }
-
-    fn take_hold(&mut self, task: &TaskName, key: &Key) -> Result<()> {
-        if let Some(bytes) = self.cell(self.shard.keys.holds(), &task_key(task, key)) {
-            let hold = from_json::<StoredHold>("a dedup key", bytes)?.into();
-            self.rows.holds.insert((task.clone(), key.clone()), hold);
-        }
-        Ok(())
-    }
-
-    fn take_record(&mut self, task: &TaskName, key: &Key) -> Result<()> {
-        if let Some(bytes) = self.cell(self.shard.keys.records(), &task_key(task, key)) {
-            let record = from_json::<StoredRecord>("an idempotency key", bytes)?.try_into()?;
-            self.rows.records.insert((task.clone(), key.clone()), record);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn take_memory(&mut self, task: &TaskName, key: &Key) -> Result<()> {
-        if let Some(bytes) = self.cell(self.shard.keys.memories(), &task_key(task, key)) {
-            let memory = from_json("what is remembered of a key", bytes)?;
-            self.rows.memories.insert((task.clone(), key.clone()), memory);
-        }
-        Ok(())
-    }
-
-    fn take_starts(&mut self, field: &str) -> Result<()> {
-        let (queue, partition) = match field.split_once(' ') {
-            Some((queue, partition)) => (queue, Some(Key::new(partition)?)),
-            None => (field, None),
-        };
-        let queue = QueueName::new(queue)?;
-        if let Some(settings) = self.known.queues.get(&queue) {
-            self.rows.queues.insert(queue.clone(), settings.clone());
-        }
-        if let Some(bytes) = self.cell(self.shard.keys.starts(), field) {
-            let log = decode_starts(bytes)?;
-            self.rows.starts.insert((queue, partition), log);
-        }
-        Ok(())
-    }
-
-    /// Loads what accepting these batches needs.
-    pub(crate) async fn load_for(&mut self, batches: &[Batch]) -> Result<()> {
-        let needs = Needs::of(batches);
-        let keys = self.shard.keys.clone();
-        let all = |wanted: &quell_core::touched::Wanted<'_>| -> Result<TaskKeys> {
-            let mut pairs = TaskKeys::new();
-            for (task, names) in wanted {
-                for name in names {
-                    pairs.insert(((*task).clone(), Key::new(*name)?));
-                }
-            }
-            Ok(pairs)
-        };
-        let (windows, memories) = (all(&needs.windows)?, all(&needs.memories)?);
-        let (holds, records) = (all(&needs.holds)?, all(&needs.records)?);
-        let mut cells = self.cells_of_keys(&windows);
-        for (key, pairs) in
-            [(keys.memories(), &memories), (keys.holds(), &holds), (keys.records(), &records)]
-        {
-            let of = |(task, name): &(TaskName, Key)| Cell::new(key.clone(), task_key(task, name));
-            cells.extend(pairs.iter().map(of));
-        }
-        self.fetch(cells, Vec::new()).await?;
-        for (task, key) in &memories {
-            self.take_memory(task, key)?;
-        }
-        for (task, key) in &holds {
-            self.take_hold(task, key)?;
-        }
-        for (task, key) in &records {
-            self.take_record(task, key)?;
-        }
-        self.load_open_windows(&windows).await?;
-        let rows = &self.rows;
-        let held = rows.holds.values().map(|hold| hold.job);
-        let recorded = rows.records.values().map(|record| record.job);
-        let leaders = rows.memories.values().map(|memory| memory.leader);
-        let named: Vec<JobId> = held.chain(recorded).chain(leaders).collect();
-        self.load_jobs(named).await?;
-        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
-        self.take_settings(triggers.map(|trigger| (trigger.queue.clone(), trigger.task.clone())));
-        // R10: a window that closes stays in its queue.
-        self.take_settings_of_jobs();
-        Ok(())
-    }
-
-    /// Shows the step the settings of these queues and tasks.
-    pub(crate) fn take_settings(&mut self, names: impl IntoIterator<Item = (QueueName, TaskName)>) {
-        for (queue, task) in names {
-            if let Some(settings) = self.known.queues.get(&queue) {
-                self.rows.queues.insert(queue, settings.clone());
-            }
-            if let Some(settings) = self.known.tasks.get(&task) {
-                self.rows.tasks.insert(task, *settings);
-            }
-        }
-    }
-
-    /// Shows the step the settings of the queues and tasks of all jobs that are loaded.
-    pub(crate) fn take_settings_of_jobs(&mut self) {
-        let names = self.rows.jobs.values().map(|job| (job.queue.clone(), job.task.clone()));
-        let names: Vec<_> = names.collect();
-        self.take_settings(names);
-    }
-
-    /// Loads logs of starts.
-    pub(crate) async fn load_starts(
-        &mut self,
-        queue: &QueueName,
-        partitions: &[Option<Key>],
-    ) -> Result<()> {
-        let key = self.shard.keys.starts();
-        let field = |partition: &Option<Key>| starts_field(queue, partition.as_ref());
-        let cells = partitions.iter().map(|partition| Cell::new(key.clone(), field(partition)));
-        self.fetch(cells.collect(), Vec::new()).await?;
-        for partition in partitions {
-            self.take_starts(&field(partition))?;
-        }
-        Ok(())
-    }
-
-    /// Loads every log of starts of a queue.
-    pub(crate) async fn load_all_starts(&mut self, queue: &QueueName) -> Result<()> {
-        let key = self.shard.keys.starts();
-        let all = self.look(vec![Read::All(key.clone())]).await?.pairs()?;
-        let is_of = |field: &str| field.split(' ').next() == Some(queue.as_str());
-        for (field, log) in all.into_iter().filter(|(field, _)| is_of(field)) {
-            self.note(key.clone(), &field, Some(log));
-            self.take_starts(&field)?;
-        }
-        Ok(())
+        Ok(job)
     }
 }

@@ -1,9 +1,10 @@
-//! Reads, several in one trip and of one moment, and what came of them.
+//! Reads, several in one round trip and of one moment, and their results.
 
 use quell_core::{JobId, Result, Timestamp};
 use redis::Value;
 
 use crate::known::Pairs;
+use crate::open::Numbered;
 use crate::pack::{Item, list, pack};
 use crate::portions::Order;
 use crate::row::corrupt;
@@ -29,24 +30,24 @@ pub(crate) enum Read {
     Text(String),
     /// The members of a set.
     Members(String),
-    /// The first elements of a list.
+    /// The first elements of a list, at most this number.
     First(String, usize),
-    /// Members of a sorted set from the lowest score on, at most so many.
+    /// Members of a sorted set from the lowest score on, at most `limit`.
     Lowest { key: String, from: Score, to: Score, limit: usize },
     /// How many fields a hash has.
     Count(String),
-    /// Fields of a hash from a cursor on, more or less so many.
+    /// Fields of a hash from a cursor on, about this number of them.
     Scan(String, String, usize),
     /// The same, with their values.
     ScanPairs(String, String, usize),
     /// Fields of a hash, as many as the bound of bytes of a script allows, and one at least.
     Bounded(String, Vec<String>),
-    /// Members of a sorted set, at most so many, `after` a member that has the score `from`, or from
+    /// Members of a sorted set, at most `limit`, `after` a member that has the score `from`, or from
     /// the first of that score on. It costs the same wherever in the set they are.
     Portion { key: String, order: Order, from: Score, after: Option<String>, limit: usize },
     /// The server's clock; the key is the store's clock, which says where to ask.
     ServerTime(String),
-    /// Counts a number up by so many.
+    /// Increments a counter by this number.
     Reserve(String, u64),
 }
 
@@ -113,7 +114,7 @@ impl Read {
             Read::All(_) => list!["a", key],
             Read::Text(_) => list!["g", key],
             Read::Members(_) => list!["s", key],
-            // The last one counts.
+            // The script is given the index of the last.
             Read::First(_, count) => list!["l", key, count.saturating_sub(1)],
             Read::Lowest { from, to, limit, .. } => {
                 list!["z", key, from.item(), to.item(), *limit]
@@ -149,21 +150,14 @@ impl Shard {
         time: Time,
         reads: &[Read],
     ) -> Result<Looked> {
-        let mut keys = vec![self.keys.clock()];
-        let mut items = Vec::with_capacity(reads.len());
-        for read in reads {
-            let known = keys.iter().rposition(|key| key == read.key());
-            let number = known.unwrap_or_else(|| {
-                keys.push(read.key().clone());
-                keys.len().saturating_sub(1)
-            });
-            items.push(read.item(number.saturating_add(1)));
-        }
-        let asked = self.told(time);
+        let mut keys = Numbered::new(self.keys.clock());
+        let items: Vec<Item> =
+            reads.iter().map(|read| read.item(keys.number(read.key().clone()))).collect();
+        let asked = self.time_argument(time);
         let (script, packed) = (&self.scripts.read, pack(&items));
         let args = [asked.as_bytes(), packed.as_slice()];
         // Numbers that are reserved twice are no loss.
-        let answer = self.link.read(what, script, &keys, &args).await?;
+        let answer = self.link.read(what, script, &keys.into_names(), &args).await?;
         let mut answers = values(answer)?.into_iter();
         let now = text(answers.next().unwrap_or(Value::Nil))?;
         let now = now.parse().map_err(|_| corrupt(format_args!("the time {now:?}")))?;
@@ -178,7 +172,7 @@ pub(crate) fn read_fields(key: &str, fields: &[String]) -> Vec<Read> {
 }
 
 impl Looked {
-    /// The answers after the first so many.
+    /// Splits off the answers after the first `first`.
     pub(crate) fn split_off(&mut self, first: usize) -> Looked {
         let mut answers: Vec<Value> = self.answers.by_ref().collect();
         let rest = answers.split_off(first.min(answers.len()));

@@ -133,7 +133,7 @@ impl RedisOptions {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for an empty or long one, and for one
-    /// with other characters than letters, digits and `_ - . : /`.
+    /// with other characters than `A-Z`, `a-z`, `0-9` and `_ - . : /`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self> {
         let prefix = prefix.into();
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
@@ -162,7 +162,7 @@ impl RedisOptions {
         Ok(self)
     }
 
-    /// Spreads one queue over so many shards by the hash of its triggers' keys; a key is always on
+    /// Spreads one queue over `shards` shards by the hash of its triggers' keys; a key is always on
     /// the same one. Such a queue has no limits, its order of priorities holds within each shard,
     /// and its number of shards cannot change while it holds jobs.
     ///
@@ -175,23 +175,23 @@ impl RedisOptions {
         Ok(self)
     }
 
-    /// Lets each write wait until so many replicas have it, so that a failover to one of them loses
-    /// nothing that was accepted (R1). None by default: a master that dies takes with it what its
-    /// replicas had not heard yet.
+    /// Lets each write wait until this number of replicas have it, so that a failover to one of them
+    /// loses nothing that was accepted (R1). None by default: a master that dies takes with it the
+    /// writes that its replicas have not received yet.
     pub fn wait_replicas(mut self, replicas: u32) -> Self {
         self.wait_replicas = replicas;
         self
     }
 
-    /// How long a call may take, of which three quarters to wait for replicas, and half to connect.
-    /// A connection that is silent for so long is replaced. 10 s by default.
+    /// How long a call may take. It may spend up to three quarters of this to wait for replicas, and
+    /// up to half to connect. A connection that is silent for so long is replaced. 10 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The authorities, in PEM, of which one must vouch for each server behind `rediss://`. Those
-    /// that the system trusts by default.
+    /// The certificate authorities, in PEM. One of them must vouch for each server behind `rediss://`.
+    /// By default, those that the system trusts.
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(file.into());
         self
@@ -273,7 +273,7 @@ impl RedisOptions {
     ) -> Result<(Link, Vec<Source>)> {
         let failed = |error| explain("open the store", error);
         let (replicas, timeout) = (self.wait_replicas, self.timeout);
-        // What came of it is to be heard before the client gives up.
+        // The answer to `WAIT` must arrive before the client's timeout.
         let wait = (replicas > 0).then_some(Wait { replicas, longest: timeout * 3 / 4 });
         if self.is_cluster {
             let connected = Cluster::connect(&self.nodes, timeout).await.map_err(failed)?;

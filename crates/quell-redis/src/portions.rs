@@ -81,20 +81,6 @@ impl Walk {
         };
         one.cmp(&(other.0, other.1.as_str())) == after
     }
-
-    /// Reads the next portion; an empty one may come before the end.
-    pub(crate) async fn next(
-        &mut self,
-        shard: &Shard,
-        what: &'static str,
-        limit: usize,
-    ) -> Result<Option<Vec<(String, Timestamp)>>> {
-        if self.is_over {
-            return Ok(None);
-        }
-        let mut looked = shard.look(what, Time::Last, &[self.read(limit)]).await?;
-        Ok(Some(self.take(looked.scored()?, limit)))
-    }
 }
 
 impl Shard {

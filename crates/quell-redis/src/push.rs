@@ -1,8 +1,8 @@
-//! Hearing of other processes (R34), by `SUBSCRIBE` on a connection of its own.
+//! Notifications from other processes (R34), by `SUBSCRIBE` on a connection of its own.
 //!
-//! Hints go out with the script that they are about. One that is lost only delays (R39). A connection
-//! may be lost without a word, so the process also publishes to a channel of its own and subscribes
-//! again where it does not hear that.
+//! Each script publishes the notifications of its own changes. A lost one only delays (R39). A
+//! connection may be lost without an error, so the process also publishes to a channel of its own and
+//! subscribes again where it does not receive that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What is listened to, and where.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// In a Cluster any node will do: each hears what any is told.
+    /// In a Cluster any node will do: each delivers the messages published at any other.
     pub(crate) sources: Vec<Source>,
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
     /// How long a server may take to answer.
     pub(crate) timeout: Duration,
@@ -43,12 +43,12 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Where nobody else listens.
+    /// The channel that only this process subscribes to.
     fn own_channel(&self) -> String {
         format!("{}:{}", self.channel, self.origin)
     }
 
-    /// A connection that hears hints, of the first source that has one.
+    /// A connection that receives notifications, of the first source that has one.
     pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
         let mut failed = silent();
         for source in &self.sources {
@@ -70,7 +70,7 @@ impl Listener {
         timeout(self.timeout / 2, listen).await.unwrap_or_else(|_| Err(silent()))
     }
 
-    /// Hands what it hears to the workers of this process, until the task that runs it is dropped.
+    /// Forwards notifications to the workers of this process, until the task that runs it is dropped.
     pub(crate) async fn hear(mut self, first: PubSub, (hub, ends): (Arc<WakeHub>, Arc<Ends>)) {
         let mut heard = Some(first);
         loop {
@@ -93,14 +93,14 @@ impl Listener {
                     heard = Some(connection);
                 }
                 Err(error) => {
-                    warn!(%error, "cannot hear the hints of other processes, polling instead");
+                    warn!(%error, "cannot receive wake-ups of other processes, polling instead");
                     sleep(PAUSE_AFTER_ERROR).await;
                 }
             }
         }
     }
 
-    /// Hears by one connection, until it ends or a probe does not come.
+    /// Receives notifications on one connection, until it ends or a probe does not come.
     async fn hear_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &Ends)) {
         let (own, came) = (self.own_channel(), Notify::new());
         let mut hints = connection.on_message();
@@ -153,7 +153,7 @@ fn look(hub: &WakeHub) {
     hub.cancelled(Cancelled::Any);
 }
 
-/// What another process tells.
+/// A notification from another process.
 #[derive(Debug, PartialEq, Eq)]
 enum Hint {
     /// Something is due, in this queue or in any.

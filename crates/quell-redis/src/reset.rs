@@ -5,28 +5,40 @@
 //! was or set back. Where a reset ends between two shards, the next one goes on with the others. No
 //! other process of the store may run, so it delays no one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use quell_core::checkup::{ClockReset, in_use};
-use quell_core::part::Rows;
-use quell_core::{ErrorKind, JobId, Result, ScheduleName, Steps, Timestamp, WakeHub};
+use quell_core::edge::KeyMemory;
+use quell_core::heartbeat::WorkerRow;
+use quell_core::schedule::ScheduleInfo;
+use quell_core::{
+    Attempt, Effect, ErrorKind, Job, JobId, JobState, QueueName, Result, ScheduleName, Steps,
+    Timestamp, WakeHub,
+};
 use redis::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tracing::error;
 
 use crate::RedisOptions;
+use crate::commit::ENQUEUE_TIMESTAMP;
+use crate::commit::seconds;
 use crate::directory::Prefix;
 use crate::ends::Ends;
 use crate::fired::{MICROSECOND, Record, Shown};
+use crate::known::Lane;
 use crate::link::{Link, Scripts};
+use crate::listing::CHUNK;
 use crate::look::{Read, job_of};
-use crate::pace::TRIES;
-use crate::read::CHUNK;
-use crate::row::from_json;
-use crate::shard::{Time, Way};
-use crate::store::{ShardStore, step};
+use crate::open::{Cell, Open, Tries, VERSION};
+use crate::row::{
+    StoredHold, StoredRecord, corrupt, decode_job, decode_starts, encode_job, from_json, to_json,
+};
+use crate::shard::{Shard, Time, Way};
 use crate::trust::authorities;
-use crate::tx::{Committed, Tx, VERSION, contended};
+use crate::writes::Writes;
 
 impl RedisOptions {
     /// Sets the store's clock back to the server's, with all times that the clock made while it was
@@ -74,7 +86,7 @@ impl RedisOptions {
         }
         let reset = clock.reset()?;
         for shard in &all {
-            shard.set_clock_back(&reset).await?;
+            shard.backend().shard.set_clock_back(&reset).await?;
         }
         Ok(reset)
     }
@@ -98,64 +110,231 @@ fn sum(answer: &Value) -> i64 {
     }
 }
 
-impl ShardStore {
+impl Shard {
     /// Sets the clock of the shard back, unless it is not ahead: an earlier reset may have done so.
-    async fn set_clock_back(&self, reset: &ClockReset) -> Result<()> {
-        step!(self, "set the clock back", (Time::Last, 0, false), |tx| {
-            if tx.now > reset.after {
-                tx.load_everything().await?;
-                tx.set_ticks_back(reset.to).await?;
-                tx.set_back(reset).await?;
+    async fn set_clock_back(self: &Arc<Self>, reset: &ClockReset) -> Result<()> {
+        let mut tries = Tries::default();
+        loop {
+            let (mut open, mut writes) = self.begin(Time::Last).await?;
+            if open.now > reset.after {
+                open.set_back(&mut writes, reset).await?;
             }
-            Some(())
-        });
-        Ok(())
+            if open.finish(writes).await? {
+                return Ok(());
+            }
+            tries.again("set the clock back").await?;
+        }
     }
 }
 
-impl Tx<'_> {
-    /// Loads all rows that have times but for ticks.
-    async fn load_everything(&mut self) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let reads = vec![
-            Read::All(keys.jobs()),
-            Read::All(keys.schedules()),
-            Read::lowest(keys.expiry(), usize::MAX),
-        ];
-        let mut looked = self.look(reads).await?;
-        let (jobs, schedules) = (looked.pairs()?, looked.pairs()?);
-        let names = looked.scored()?;
-        let mut ids = Vec::with_capacity(jobs.len());
-        for (id, row) in jobs {
-            ids.push(job_of(&id)?);
-            self.note(keys.jobs(), &id, Some(row));
+impl Open {
+    /// Sets all rows of the shard back.
+    async fn set_back(&mut self, writes: &mut Writes, reset: &ClockReset) -> Result<()> {
+        let jobs = self.set_jobs_back(writes, reset).await?;
+        self.set_hashes_back(writes, reset).await?;
+        self.set_starts_back(writes, reset).await?;
+        self.set_schedules_back(writes, reset).await?;
+        self.set_scores_back(writes, reset).await?;
+        self.set_ticks_back(writes, &jobs, reset.to).await?;
+        let version = format!("{:016x}", fastrand::u64(..));
+        writes.hash_set(self.keys().meta(), VERSION, version.into_bytes());
+        writes.set(self.keys().clock(), reset.to.as_micros().to_string());
+        // The commit raises the clock to this.
+        self.now = reset.to;
+        Ok(())
+    }
+
+    /// Reads a whole hash, which must be so when the step commits.
+    async fn read_all(&mut self, key: &str) -> Result<Vec<(String, Vec<u8>)>> {
+        let pairs = self.look(vec![Read::All(key.to_owned())]).await?.pairs()?;
+        for (field, value) in &pairs {
+            self.note(Cell::new(key.to_owned(), field.as_str()), Some(value.clone()));
         }
-        self.take_all_settings();
-        self.load_whole(&ids).await?;
-        self.load_named(&names.into_iter().map(|(name, _)| name).collect()).await?;
-        for (name, row) in schedules {
-            match from_json("a schedule", &row) {
-                Ok(info) => {
-                    self.note(keys.schedules(), &name, Some(row));
-                    self.rows.schedules.insert(ScheduleName::new(name)?, info);
+        Ok(pairs)
+    }
+
+    /// Moves the times of jobs; returns all jobs.
+    async fn set_jobs_back(
+        &mut self,
+        writes: &mut Writes,
+        reset: &ClockReset,
+    ) -> Result<Vec<JobId>> {
+        let key = self.keys().jobs();
+        let mut ids = Vec::new();
+        for (field, row) in self.read_all(&key).await? {
+            let id = job_of(&field)?;
+            ids.push(id);
+            let was = match decode_job(id, &row, &self.known) {
+                Ok(job) => job,
+                // R25: it harms itself only, and is set aside when a step meets it.
+                Err(error) => {
+                    error!(%error, "row left as it is");
+                    continue;
                 }
-                // R25: it harms itself only, and is tried again each minute.
-                Err(error) => error!(%error, "schedule left as it is"),
+            };
+            let mut job = was.clone();
+            move_job(&mut job, reset);
+            if job == was {
+                continue;
+            }
+            let lane = self.known.lane_number(&Lane::of(&job));
+            let shape = self.known.shape_number(&job.shape)?;
+            let numbers = lane.zip(shape).ok_or_else(|| corrupt(format_args!("the job {id}")))?;
+            writes.hash_set(key.clone(), id, encode_job(&job, numbers.0, numbers.1));
+            let moves =
+                job.window.last_at != was.window.last_at && job.state == JobState::Scheduled;
+            if let Some(name) = job.key.as_ref().filter(|_| moves) {
+                let hash = self.keys().debounce(&job.task, name);
+                let at = seconds(job.window.last_at);
+                writes.hash_set(hash, ENQUEUE_TIMESTAMP, at.into_bytes());
             }
         }
+        Ok(ids)
+    }
+
+    /// Moves the times of what hangs on jobs, and of keys.
+    async fn set_hashes_back(&mut self, writes: &mut Writes, reset: &ClockReset) -> Result<()> {
+        let keys = self.keys().clone();
+        let set_back = |at: &mut Timestamp| *at = moved(reset, *at);
+        self.rewrite(writes, &keys.attempts(), |attempts: &mut Vec<Attempt>| {
+            for attempt in attempts {
+                set_back(&mut attempt.started_at);
+                attempt.ended_at.iter_mut().for_each(set_back);
+            }
+        })
+        .await?;
+        self.rewrite(writes, &keys.effects(), |effects: &mut Vec<Effect>| {
+            for effect in effects {
+                set_back(&mut effect.begun_at);
+                effect.done.iter_mut().for_each(|done| set_back(&mut done.at));
+            }
+        })
+        .await?;
+        self.rewrite(writes, &keys.holds(), |hold: &mut StoredHold| set_back(&mut hold.expires_at))
+            .await?;
+        self.rewrite(writes, &keys.records(), |record: &mut StoredRecord| {
+            set_back(&mut record.expires_at);
+        })
+        .await?;
+        self.rewrite(writes, &keys.memories(), |memory: &mut KeyMemory| {
+            let KeyMemory { burst_at, last_at, started_at, expires_at, .. } = memory;
+            [burst_at, last_at, started_at, expires_at].into_iter().for_each(set_back);
+        })
+        .await?;
+        self.rewrite(writes, &keys.unreadable_jobs(), |job: &mut serde_json::Value| {
+            if let Some(at) = job.get_mut("set_aside_at").and_then(|at| Some((at.as_i64()?, at))) {
+                *at.1 = moved(reset, Timestamp::from_micros(at.0)).as_micros().into();
+            }
+        })
+        .await
+    }
+
+    /// Changes the rows of a hash. One that cannot be decoded stays as it is.
+    async fn rewrite<T: DeserializeOwned + Serialize>(
+        &mut self,
+        writes: &mut Writes,
+        key: &str,
+        change: impl Fn(&mut T),
+    ) -> Result<()> {
+        for (field, row) in self.read_all(key).await? {
+            match from_json::<T>("a row", &row) {
+                Ok(mut changed) => {
+                    change(&mut changed);
+                    let changed = to_json(&changed)?;
+                    if changed != row {
+                        writes.hash_set(key.to_owned(), field, changed);
+                    }
+                }
+                // R25: it harms itself only.
+                Err(error) => error!(%error, field, "row left as it is"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets rates begin again, which lets start at most one more period's starts, and workers write their
+    /// rows again: all of them are stopped.
+    async fn set_starts_back(&mut self, writes: &mut Writes, reset: &ClockReset) -> Result<()> {
+        let keys = self.keys().clone();
+        for (field, log) in self.read_all(&keys.starts()).await? {
+            let is_ahead =
+                decode_starts(&log)?.starts().last().is_some_and(|last| *last > reset.to);
+            if is_ahead {
+                writes.unplace(keys.expiry(), format!("s {field}"));
+                writes.hash_delete(keys.starts(), field);
+            }
+        }
+        for (field, row) in self.read_all(&keys.workers()).await? {
+            if from_json::<WorkerRow>("a worker", &row)?.seen_at > reset.to {
+                writes.hash_delete(keys.workers(), field);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets schedules go on from now.
+    async fn set_schedules_back(&mut self, writes: &mut Writes, reset: &ClockReset) -> Result<()> {
+        let keys = self.keys().clone();
+        self.rewrite(writes, &keys.schedules(), |info: &mut ScheduleInfo| {
+            info.handled = info.handled.min(reset.to);
+            info.last = info.last.map(|last| last.min(reset.to));
+            info.next = info.next.map(|next| next.min(reset.to));
+        })
+        .await?;
+        let all = Read::lowest(keys.plan(), usize::MAX);
+        for (name, at) in self.look(vec![all]).await?.scored()? {
+            if at > reset.to {
+                writes.place(keys.plan(), name, reset.to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what stands in sorted sets by a time, as its rows say; when upkeep looks at an idempotency
+    /// key again is in no row.
+    async fn set_scores_back(&mut self, writes: &mut Writes, reset: &ClockReset) -> Result<()> {
+        let keys = self.keys().clone();
+        let mut sets =
+            vec![keys.leases(), keys.waiting(), keys.ended(), keys.dead(), keys.expiry()];
+        let lanes: BTreeMap<&QueueName, ()> =
+            self.known.lanes().map(|(_, lane)| (&lane.queue, ())).collect();
+        let heads: Vec<String> = lanes.into_keys().map(|queue| keys.heads(queue)).collect();
+        let reads = heads.iter().map(|heads| Read::lowest(heads.clone(), usize::MAX)).collect();
+        let mut looked = self.look(reads).await?;
+        let mut lines = Vec::new();
+        for heads in heads {
+            for (line, _) in looked.scored()? {
+                sets.push(keys.line(&line));
+                lines.push((heads.clone(), keys.line(&line), line));
+            }
+        }
+        let reads = sets.iter().map(|set| Read::lowest(set.clone(), usize::MAX)).collect();
+        let mut looked = self.look(reads).await?;
+        for set in sets {
+            for (member, at) in looked.scored()? {
+                let is_dropped =
+                    set == keys.expiry() && member.starts_with("s ") && at > reset.after;
+                if moved(reset, at) != at && !is_dropped {
+                    writes.place(set.clone(), member, moved(reset, at));
+                }
+            }
+        }
+        lines.into_iter().for_each(|(heads, line, lane)| writes.head(heads, line, lane));
         Ok(())
     }
 
     /// Forgets the ticks of the time that never came: they fire when it comes.
-    async fn set_ticks_back(&mut self, to: Timestamp) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let records = self.look(vec![Read::All(keys.ticks())]).await?.pairs()?;
-        for (name, row) in records {
-            let record = from_json::<Record>("a record of ticks", &row);
-            self.note(keys.ticks(), &name, Some(row));
+    async fn set_ticks_back(
+        &mut self,
+        writes: &mut Writes,
+        jobs: &[JobId],
+        to: Timestamp,
+    ) -> Result<()> {
+        let keys = self.keys().clone();
+        for (name, row) in self.read_all(&keys.ticks()).await? {
             let name = ScheduleName::new(name)?;
-            let set = match record {
-                Ok(record) => self.set_record_back(&name, record, to).await,
+            let set = match from_json::<Record>("a record of ticks", &row) {
+                Ok(record) => self.set_record_back(writes, (&name, record), to).await,
                 Err(error) => Err(error),
             };
             match set {
@@ -166,7 +345,6 @@ impl Tx<'_> {
                 other => other?,
             }
         }
-        let jobs: Vec<JobId> = self.rows.jobs.keys().copied().collect();
         for jobs in jobs.chunks(CHUNK) {
             let reads = jobs.iter().map(|job| Read::All(keys.ticks_of(*job)));
             let mut looked = self.look(reads.collect()).await?;
@@ -177,7 +355,7 @@ impl Tx<'_> {
                     ticks.retain(|shown| shown.tick <= to);
                     if ticks.len() < count {
                         let kept = Shown::write_all(&id, &ticks);
-                        self.beside.hash_set(keys.ticks_of(*job), schedule, kept);
+                        writes.hash_set(keys.ticks_of(*job), schedule, kept);
                     }
                 }
             }
@@ -187,59 +365,22 @@ impl Tx<'_> {
 
     async fn set_record_back(
         &mut self,
-        name: &ScheduleName,
-        mut record: Record,
+        writes: &mut Writes,
+        (name, mut record): (&ScheduleName, Record),
         to: Timestamp,
     ) -> Result<()> {
-        let keys = self.shard.keys.clone();
+        let keys = self.keys().clone();
         for span in self.closed_spans(name, to + MICROSECOND, Timestamp::MAX).await? {
-            self.beside.unplace(span.set(&keys, name), span.member());
+            writes.unplace(span.set(&keys, name), span.member());
             if let Some(span) = span.until(to) {
-                self.beside.place(span.set(&keys, name), span.member(), span.last);
+                writes.place(span.set(&keys, name), span.member(), span.last);
             }
         }
         record.newest = record.newest.and_then(|span| span.until(to));
         record.closed = record.closed.map(|closed| closed.min(to));
         record.oldest = record.oldest.min(to);
-        self.beside.place(keys.tick_times(), name.to_string(), record.oldest);
-        self.beside.hash_set(keys.ticks(), name, record.changed()?);
-        Ok(())
-    }
-
-    /// Writes every row with its times moved, and the clock.
-    async fn set_back(&mut self, reset: &ClockReset) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let reads =
-            vec![Read::lowest(keys.expiry(), usize::MAX), Read::All(keys.unreadable_jobs())];
-        let mut looked = self.look(reads).await?;
-        let (names, aside) = (looked.scored()?, looked.pairs()?);
-        let mut writes = std::mem::take(&mut self.beside);
-        // When upkeep looks at an idempotency key again is in no row.
-        for (name, at) in names.into_iter().filter(|(_, at)| *at > reset.after) {
-            writes.place(keys.expiry(), name, moved(reset, at));
-        }
-        for (id, row) in aside {
-            let mut job: serde_json::Value = from_json("an unreadable job", &row)?;
-            if let Some(at) = job.get_mut("set_aside_at").and_then(|at| Some((at.as_i64()?, at))) {
-                *at.1 = moved(reset, Timestamp::from_micros(at.0)).as_micros().into();
-                writes.hash_set(keys.unreadable_jobs(), id, job.to_string().into_bytes());
-            }
-        }
-        // All workers are stopped; each writes its row again when it starts.
-        for row in self.workers().await?.iter().filter(|row| row.seen_at > reset.to) {
-            self.remove_worker_row(&row.worker, row.incarnation);
-        }
-        writes.append(&mut self.beside);
-        let before = self.rows.clone();
-        let mut after = before.clone();
-        move_times(&mut after, reset);
-        writes.rows(self, &before, &after)?;
-        let version = format!("{:016x}", fastrand::u64(..));
-        writes.hash_set(keys.meta(), VERSION, version.into_bytes());
-        writes.set(keys.clock(), reset.to.as_micros().to_string());
-        self.beside = writes;
-        // The commit raises the clock to this.
-        self.now = reset.to;
+        writes.place(keys.tick_times(), name.to_string(), record.oldest);
+        writes.hash_set(keys.ticks(), name, record.changed()?);
         Ok(())
     }
 }
@@ -252,47 +393,18 @@ fn moved(reset: &ClockReset, at: Timestamp) -> Timestamp {
 /// Later than any clock; as a score of Redis, the end of time is rounded.
 const NEVER: Timestamp = Timestamp::from_micros(i64::MAX / 2);
 
-fn move_times(rows: &mut Rows, reset: &ClockReset) {
+fn move_job(job: &mut Job, reset: &ClockReset) {
     let set_back = |at: &mut Timestamp| *at = moved(reset, *at);
-    for job in rows.jobs.values_mut() {
-        let job = Arc::make_mut(job);
-        let window = &mut job.window;
-        let times = [
-            &mut window.first_at,
-            &mut window.last_at,
-            &mut window.asked_at,
-            &mut window.not_before,
-            &mut window.due_at,
-        ];
-        times.into_iter().for_each(set_back);
-        let times =
-            [&mut window.bound_at, &mut job.lease_until, &mut job.started_at, &mut job.ended_at];
-        times.into_iter().flatten().for_each(set_back);
-    }
-    for attempt in rows.attempts.values_mut().flatten() {
-        set_back(&mut attempt.started_at);
-        attempt.ended_at.iter_mut().for_each(set_back);
-    }
-    for effect in rows.effects.values_mut().flat_map(|effects| effects.values_mut()) {
-        set_back(&mut effect.begun_at);
-        effect.done.iter_mut().for_each(|done| set_back(&mut done.at));
-    }
-    rows.holds.values_mut().for_each(|hold| set_back(&mut hold.expires_at));
-    rows.records.values_mut().for_each(|record| set_back(&mut record.expires_at));
-    for memory in rows.memories.values_mut() {
-        let times = [
-            &mut memory.burst_at,
-            &mut memory.last_at,
-            &mut memory.started_at,
-            &mut memory.expires_at,
-        ];
-        times.into_iter().for_each(set_back);
-    }
-    // A rate begins again: at most one more period's starts.
-    rows.starts.retain(|_, log| log.starts().last().is_none_or(|last| *last <= reset.to));
-    for info in rows.schedules.values_mut() {
-        info.handled = info.handled.min(reset.to);
-        info.last = info.last.map(|last| last.min(reset.to));
-        info.next = info.next.map(|next| next.min(reset.to));
-    }
+    let window = &mut job.window;
+    let times = [
+        &mut window.first_at,
+        &mut window.last_at,
+        &mut window.asked_at,
+        &mut window.not_before,
+        &mut window.due_at,
+    ];
+    times.into_iter().for_each(set_back);
+    let times =
+        [&mut window.bound_at, &mut job.lease_until, &mut job.started_at, &mut job.ended_at];
+    times.into_iter().flatten().for_each(set_back);
 }

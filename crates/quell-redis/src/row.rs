@@ -9,17 +9,18 @@ use quell_core::job::Shape;
 use quell_core::limit::StartLog;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
-    Draw, Error, ErrorKind, Job, JobId, JobState, Key, LeaseToken, Payload, Result, Timestamp,
-    WorkerId,
+    Draw, Error, ErrorKind, Job, JobId, JobState, Key, LeaseToken, Payload, QueueName, Result,
+    TaskName, Timestamp, UnreadableJob, WorkerId,
 };
+use quell_engine::Note;
 use rmp::encode::{write_array_len, write_bool, write_nil, write_sint, write_str, write_uint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::known::{Known, Lane};
 
-/// A job's row: an array, in this order. What is at its end and has its default is left away, and
-/// the times of the window are told from the first trigger on: most rows are short so.
+/// A job's row: an array, in this order. Defaults at its end are left out, and the times of the window
+/// are stored as offsets from the first trigger: this keeps most rows short.
 /// `lua/begin.lua` knows the places.
 #[derive(Deserialize)]
 struct Stored {
@@ -178,8 +179,8 @@ impl Row {
     }
 }
 
-/// A bound as rows tell it: one that is further from the first trigger than 32 bits reach is told in
-/// milliseconds where it is a whole number of them, and then stands below zero. Up to 24 days it takes
+/// A bound as rows store it: one that is further from the first trigger than 32 bits reach is stored in
+/// milliseconds where it is a whole number of them, and is negative then. Up to 24 days it takes
 /// five bytes instead of nine; no window ends before it began. `lua/begin.lua` reads it, too.
 pub(crate) fn short_bound(micros: i64) -> i64 {
     let is_long = micros > i64::from(u32::MAX) && micros % 1_000 == 0;
@@ -277,7 +278,7 @@ impl Stored {
 pub(crate) struct StoredHold {
     job: JobId,
     until: HoldUntil,
-    expires_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
 }
 
 impl From<&Hold> for StoredHold {
@@ -297,7 +298,7 @@ impl From<StoredHold> for Hold {
 pub(crate) struct StoredRecord {
     fingerprint: String,
     job: JobId,
-    expires_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<JobState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -333,6 +334,47 @@ impl TryFrom<StoredRecord> for Record {
     }
 }
 
+/// What is kept of a job that is set aside, beside its row.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StoredAside {
+    queue: Option<QueueName>,
+    task: Option<TaskName>,
+    was: Option<JobState>,
+    set_aside_at: Timestamp,
+    reason: String,
+}
+
+impl StoredAside {
+    /// None for what cannot be decoded.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    /// The job that it is of.
+    pub(crate) fn of(self, id: JobId) -> UnreadableJob {
+        let StoredAside { queue, task, was, set_aside_at, reason } = self;
+        UnreadableJob { id, queue, task, was, set_aside_at, reason }
+    }
+
+    /// What an index says of the job; none where its queue and task are not known.
+    pub(crate) fn note(self) -> Option<Note> {
+        let (queue, task, state) = (self.queue?, self.task?, JobState::Unreadable);
+        Some(Note { queue, task, state, partition: None, worker: None })
+    }
+}
+
+impl From<&UnreadableJob> for StoredAside {
+    fn from(job: &UnreadableJob) -> Self {
+        StoredAside {
+            queue: job.queue.clone(),
+            task: job.task.clone(),
+            was: job.was,
+            set_aside_at: job.set_aside_at,
+            reason: job.reason.clone(),
+        }
+    }
+}
+
 /// The JSON of a row.
 pub(crate) fn to_json(row: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(row).map_err(|error| internal("write a row", error))
@@ -362,6 +404,17 @@ pub(crate) fn decode_starts(bytes: &[u8]) -> Result<StartLog> {
         std::iter::repeat_n(Timestamp::from_micros(at), usize::try_from(count).unwrap_or(0))
     };
     Ok(runs.into_iter().flat_map(each).collect())
+}
+
+/// A number as text.
+pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+/// The same of what must be one.
+pub(crate) fn parse_number(bytes: &[u8]) -> Result<u64> {
+    let wrong = || corrupt(format_args!("the number {:?}", String::from_utf8_lossy(bytes)));
+    number(bytes).ok_or_else(wrong)
 }
 
 /// What Quell never wrote.

@@ -1,17 +1,17 @@
 //! One shard: keys that live on one node, and what this process knows of them.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::{Result, Timestamp};
-use tokio::sync::MutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard};
 
-use crate::fast::{Held, Lines};
+use crate::hot::{Held, Lines};
 use crate::keys::Keys;
 use crate::known::Known;
 use crate::link::{Link, Scripts};
 use crate::look::Read;
-use crate::tx::VERSION;
+use crate::open::VERSION;
 
 /// How all shards of a store reach their servers.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Way {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
     /// The highest time that this process has seen on any shard, in microseconds (R38).
     pub(crate) seen: Arc<AtomicI64>,
@@ -55,6 +55,14 @@ impl Steps {
     }
 }
 
+/// From this number of steps on whose ids others took, steps reserve ids.
+const RESERVE_FROM: u32 = 3;
+/// How many steps reserve ids then, before one tries without again.
+const RESERVING: u32 = 64;
+/// Ids that are reserved at a time, unless a step needs more. Those that it does not need are left out, and
+/// a listing looks for each (`listing`).
+const FEW_IDS: u64 = 16;
+
 /// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnIds {
@@ -73,13 +81,18 @@ pub(crate) struct Shard {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Scripts that accept triggers share it, a step has it alone: each new job would make the step
-    /// begin anew.
-    pub(crate) accepting: tokio::sync::RwLock<()>,
+    /// retry.
+    pub(crate) accepting: Arc<tokio::sync::RwLock<()>>,
     known: Mutex<Arc<Known>>,
+    /// How many steps that make jobs have lost their ids to others lately; from [`RESERVE_FROM`] on, for how
+    /// many more they are reserved.
+    losing_ids: AtomicU32,
+    /// How many ids the next of them needs, where the last one had reserved too few.
+    wanted_ids: AtomicU64,
     seen: Arc<AtomicI64>,
     pub(crate) steps: Arc<Steps>,
     pub(crate) syncs: bool,
@@ -117,15 +130,50 @@ impl Shard {
             scripts,
             channel,
             origin,
-            turn: tokio::sync::Mutex::new(()),
-            accepting: tokio::sync::RwLock::new(()),
+            turn: Arc::default(),
+            accepting: Arc::default(),
             known,
+            losing_ids: AtomicU32::new(0),
+            wanted_ids: AtomicU64::new(0),
             seen,
             steps,
             syncs,
             held: Held::default(),
             lines: Lines::default(),
         }
+    }
+
+    /// How many ids a step reserves that makes at most this number of jobs. None where it reserves none,
+    /// but begins again where another step took its ids: that is seldom, and no id is left out.
+    pub(crate) fn reserves(&self, jobs: u64) -> Option<u64> {
+        let loses = self.losing_ids.load(Ordering::Relaxed) >= RESERVE_FROM;
+        (jobs > 0 && loses).then(|| self.block(jobs))
+    }
+
+    /// How many of the ids that a step may need are reserved: few make as many jobs as they may.
+    pub(crate) fn block(&self, jobs: u64) -> u64 {
+        jobs.min(self.wanted_ids.load(Ordering::Relaxed).max(FEW_IDS))
+    }
+
+    /// Notes that a step has reserved too few ids for the jobs that it makes: the next reserves as many.
+    pub(crate) fn want_ids(&self, jobs: u64) {
+        self.wanted_ids.store(jobs, Ordering::Relaxed);
+    }
+
+    /// Notes that a step made this number of jobs with its ids; none where another step took them.
+    pub(crate) fn note_ids(&self, made: Option<u64>) {
+        let losses = self.losing_ids.load(Ordering::Relaxed);
+        let losses = if let Some(made) = made {
+            // The next may be as large, and a number of small ones makes fewer do.
+            let wanted = self.wanted_ids.load(Ordering::Relaxed) / 2;
+            self.wanted_ids.store(wanted.max(made), Ordering::Relaxed);
+            losses.saturating_sub(1)
+        } else if losses.saturating_add(1) < RESERVE_FROM {
+            losses.saturating_add(1)
+        } else {
+            RESERVE_FROM.saturating_add(RESERVING)
+        };
+        self.losing_ids.store(losses, Ordering::Relaxed);
     }
 
     /// Whether the last connection to the shard's server could be made.
@@ -141,8 +189,8 @@ impl Shard {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    /// What to tell a script of the time.
-    pub(crate) fn told(&self, time: Time) -> String {
+    /// The time, as an argument of a script.
+    pub(crate) fn time_argument(&self, time: Time) -> String {
         match time {
             Time::Server => "server".to_owned(),
             Time::Last => "last".to_owned(),
@@ -161,15 +209,21 @@ impl Shard {
         Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// Waits until no other step of this process is under way: they would only get in each other's
+    /// Waits until no other step of this process is in flight: they would only get in each other's
     /// way.
-    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
+    }
+
+    /// Waits until no script of this process accepts triggers, and keeps others from it.
+    pub(crate) async fn accept_alone(&self) -> OwnedRwLockWriteGuard<()> {
+        self.steps.taken();
+        Arc::clone(&self.accepting).write_owned().await
     }
 }
 
 impl Shard {
-    /// Reads names and settings anew. Their version is that of before it began: where they change
+    /// Reads names and settings again. Their version is that of before it began: where they change
     /// meanwhile, they are read again when that is noticed.
     pub(crate) async fn learn(&self) -> Result<Arc<Known>> {
         let keys = &self.keys;

@@ -11,7 +11,7 @@ pub(crate) const SLOTS: u16 = 16_384;
 /// The number of a node that is none.
 const NONE: u16 = u16::MAX;
 
-/// The masters of all slots, as one node told.
+/// The masters of all slots, as one node returned them.
 #[derive(Debug)]
 pub(crate) struct Slots {
     /// Masters and replicas, as `host:port`.

@@ -1,4 +1,4 @@
-//! The hash tags of a queue's shards. Slots are told by CRC16, which maps names that differ in one
+//! The hash tags of a queue's shards. CRC16 determines the slots, and maps names that differ in one
 //! digit near each other: numbers alone would put both halves of a queue on the same master of two.
 //! So each tag is chosen for its slot: every shard is in its own part of them, and masters with equal
 //! ranges get equally many.
@@ -10,7 +10,7 @@ use crate::slots::SLOTS;
 /// Tags that are tried for one shard; as many as there are shards take a try each on average.
 const TRIES: u32 = 100_000;
 
-/// The tags of a queue of so many shards, in their order.
+/// The tags of a queue of `count` shards, in their order.
 pub(crate) fn tags_of(queue: &QueueName, count: u32) -> Vec<String> {
     if count <= 1 {
         return vec![queue.to_string()];

@@ -28,7 +28,7 @@ pub(crate) fn trusting(
     authorities: Option<&TlsCertificates>,
 ) -> Result<Vec<ConnectionInfo>> {
     if CryptoProvider::get_default().is_none() {
-        // Whoever was faster has chosen for the process.
+        // An error means that the process has a default provider already.
         let _chosen = aws_lc_rs::default_provider().install_default();
     }
     let Some(authorities) = authorities else { return Ok(nodes.to_vec()) };

@@ -194,7 +194,7 @@ impl Wire {
         let mut is_again = false;
         loop {
             let live = self.live(deadline).await.map_err(Failed::not_done)?;
-            // A `PING` is not counted: while it is under way, others wait for what comes of it.
+            // A `PING` is not counted: while it is in flight, other calls wait for its answer.
             let waits = Waits::on(&live.waiting);
             let answer = live.call(sent, deadline).await;
             drop(waits);

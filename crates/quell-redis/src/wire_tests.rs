@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::*;
 
-/// Answers until the connection is told to be silent: `WRITE` with a refusal, `SLOW` late.
+/// Answers until the test sets `is_silent`: `WRITE` with a refusal, `SLOW` late.
 async fn answer(mut stream: TcpStream, is_silent: Arc<AtomicBool>) {
     let mut chunk = [0_u8; 4_096];
     while let Ok(length @ 1..) = stream.read(&mut chunk).await {

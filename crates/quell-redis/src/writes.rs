@@ -7,9 +7,9 @@ use quell_core::Timestamp;
 use quell_core::part::Notifications;
 use quell_core::schedule::Tick;
 
+use crate::open::Numbered;
 use crate::pack::{Item, list};
 use crate::shard::Shard;
-use crate::tx::Numbered;
 
 /// Stands for every queue in a hint; no name has it.
 pub(crate) const ANY: &str = "*";
@@ -92,7 +92,7 @@ pub(crate) enum Write {
         id: String,
         ticks: Vec<String>,
     },
-    Tell {
+    Publish {
         channel: String,
         hint: String,
     },
@@ -109,19 +109,13 @@ pub(crate) enum Write {
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     writes: Vec<Write>,
-    /// Lines of which the head may have changed, with their queues' heads.
+    /// Lines whose head may have changed, with their queues' heads.
     pub(crate) lines: BTreeSet<(String, String, String)>,
 }
 
 impl Writes {
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty()
-    }
-
-    /// Takes over the writes of `others`, after its own.
-    pub(crate) fn append(&mut self, others: &mut Writes) {
-        self.writes.append(&mut others.writes);
-        self.lines.append(&mut others.lines);
     }
 
     pub(crate) fn push(&mut self, write: Write) {
@@ -174,11 +168,11 @@ impl Writes {
         let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
-            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+            self.writes.push(Write::Publish { channel: shard.channel.clone(), hint });
         }
         for job in &news.cancelled {
             let hint = format!("{} {CANCELLED} {job}", shard.origin);
-            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+            self.writes.push(Write::Publish { channel: shard.channel.clone(), hint });
         }
         for job in &news.ended {
             self.writes.push(Write::Ended {
@@ -222,7 +216,7 @@ impl Writes {
             Write::Ended { key, job, channel, hint } => {
                 list!["ended", keys.number(key), job, channel, hint]
             }
-            Write::Tell { channel, hint } => list!["tell", 1_usize, channel, hint],
+            Write::Publish { channel, hint } => list!["publish", 1_usize, channel, hint],
         };
         self.writes.into_iter().map(item).collect()
     }

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] is the clock, KEYS[2] holds the version of names and settings, KEYS[3] the jobs. ARGV[1]
 -- is the time as read.lua takes it, ARGV[2] the version that the caller knows, ARGV[3] what is
--- asked, in MessagePack. A script answers with the time and what came of it; before anything is
--- written, with `stale` where the caller must learn names anew, and with `general` where it must
+-- asked, in MessagePack. A script answers with the time and the result; before anything is
+-- written, with `stale` where the caller must read names again, and with `general` where it must
 -- take the step itself.
 
 -- Beyond this, Lua's numbers leave whole microseconds out.
@@ -105,7 +105,7 @@ local function many(command, key, arguments)
   end
 end
 
--- The rows of so many jobs as they are kept, in the order of their ids; false where there is none.
+-- The rows of these jobs as they are kept, in the order of their ids; false where there is none.
 local function rows_as_kept(ids)
   local rows = {}
   for from = 1, #ids, 4000 do
@@ -132,13 +132,13 @@ local function note_head(heads, line, name)
 end
 
 -- When something may start in queues, to other processes and to the caller.
-local function tell(channel, origin, wakes)
+local function publish(channel, origin, wakes)
   for queue, due in pairs(wakes) do
     redis.call('PUBLISH', channel, origin .. ' ' .. string.format('%.0f', due) .. ' ' .. queue)
   end
 end
 
-local function tell_caller(answers, wakes)
+local function append_wakes(answers, wakes)
   for queue, due in pairs(wakes) do
     answers[#answers + 1], answers[#answers + 2] = queue, string.format('%.0f', due)
   end

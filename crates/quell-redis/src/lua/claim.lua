@@ -5,7 +5,7 @@
 -- starts, memories, and what expires; then come the lines of the lanes, and those of partitions that
 -- are asked with. Asked are how many, the length of the leases, the worker, the queue, its limits, the
 -- lanes by priority, the highest first, the lines of partitions that have a key here, how many lines
--- the caller wants to hear of that may come next, the shapes whose starts are remembered, with their
+-- the caller wants returned that may come next, the shapes whose starts are remembered, with their
 -- periods, and what was drawn for the tokens.
 --
 -- Answers with when the next job is due and the first lease ends, with 1 where a line without a key
@@ -19,8 +19,8 @@ local WHOLE, OF_WORKER, OF_PARTITION, RATE, PERIOD, PARTITION_RATE, PARTITION_PE
 local NAME, NUMBER, PRIORITY, TASK = 1, 2, 3, 4
 -- Lines that are seen at most, those that are due first, as in claim.rs; and how many at a time.
 local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 20, 2000
--- Lines of which the first jobs are compared at most, and lines of full partitions that the caller
--- is told of, because an end may make them the first.
+-- How many lines have their first jobs compared at most, and how many lines of full partitions the
+-- caller receives, because an end may make them the first.
 local MOST_LINES, MOST_FULL = 4000, 256
 
 local lane_of, key_of = {}, {}
@@ -140,7 +140,7 @@ if room > 0 and (WHOLE or OF_WORKER) then
 end
 if log then room = math.min(room, RATE - log.count) end
 
--- The due lines of each priority. Where there is one priority only, whoever is due after as many as
+-- The due lines of each priority. Where there is one priority only, a line that is due after as many as
 -- are wanted comes later.
 local by_priority = {}
 local is_one_priority = #lanes > 0 and lanes[1][PRIORITY] == lanes[#lanes][PRIORITY]
@@ -193,7 +193,7 @@ local function is_before(a, b)
   return tonumber(string.sub(a.member, 2)) < tonumber(string.sub(b.member, 2))
 end
 
--- Moves a line down to its place in a heap, of which the first is before all others.
+-- Moves a line down to its place in a heap, whose first line is before all others.
 local function sift(heap, at)
   local line, size = heap[at], #heap
   while 2 * at <= size do
@@ -249,7 +249,7 @@ for number, lane in ipairs(lanes) do
   end
 end
 
--- Lines of partitions of which the caller is to name the keys when it asks again. What is due after
+-- Lines of partitions whose keys the caller is to name when it asks again. What is due after
 -- the first of those that it did not name may not be next.
 local wanted, is_wanted = {}, {}
 local function want(line)
@@ -276,7 +276,7 @@ for _, priority in ipairs(priorities) do
 end
 is_cut = is_cut and #chosen < room
 
--- And of those that come after the chosen ones, with whoever is due at the same moment.
+-- And of those that come after the chosen ones, with all that are due at the same moment.
 do
   local count, full, last = 0, 0, nil
   for _, priority in ipairs(priorities) do

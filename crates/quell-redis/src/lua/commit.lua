@@ -8,7 +8,7 @@ for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
   local key, field, expected, members = KEYS[check[1]], check[2], check[3], check[4]
   local found
   if members then
-    -- The first so many members of a sorted set.
+    -- The first members of a sorted set, this number of them.
     found = table.concat(redis.call('ZRANGE', key, 0, members - 1), ' ')
   elseif field then
     found = redis.call('HGET', key, field)
@@ -89,7 +89,7 @@ for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
     if redis.call('SREM', key, write[3]) == 1 then
       redis.call('PUBLISH', write[4], write[5])
     end
-  elseif kind == 'tell' then
+  elseif kind == 'publish' then
     redis.call('PUBLISH', write[3], write[4])
   end
 end

@@ -2,16 +2,16 @@
 --
 -- KEYS[4..7] are the newest number, the counts, what runs of keys, and the windows that wait;
 -- further ones are named by their number. Asked are the ids (the one before the first, the step),
--- where hints go (channel, origin), whether all or none is to be taken, the lanes, and the items, of
--- which each may stand for several triggers of a key. Answers with four numbers for each item: the
+-- where hints go (channel, origin), whether all or none is to be taken, the lanes, and the items:
+-- each may mean several triggers of a key. Answers with four numbers for each item: the
 -- job, when it is due, how many triggers it has, and whether it is new; the job is 0 where the item
 -- is left to the caller. Then come the queues in which something may start earlier, and when.
 local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
 -- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task, partition.
 local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT, OF_PARTITION = 1, 2, 3, 4, 5, 6, 7, 8
 -- An item: lane, kind, and by its kind: payload and the delay asked for, or the moment; or, for keyed
--- ones, key, payload, how much later it is due, the bound as rows tell it, the window's hash, and how
--- many triggers. Items come one after the other, each of so many values.
+-- ones, key, payload, how much later it is due, the bound as rows have it, the window's hash, and how
+-- many triggers. Items come one after the other, each of this number of values.
 local PLAIN, AT, KEYED = 0, 1, 2
 local WIDTH = { [PLAIN] = 4, [AT] = 4, [KEYED] = 8 }
 
@@ -111,7 +111,7 @@ local function row_of(lane, first, last, due, bound, reason, triggers, key, payl
     .. rest
 end
 
--- Joins a window of which nothing is known but what this trigger, too, would write: its row is not
+-- Joins a window that has nothing but what this trigger, too, would write: its row is not
 -- decoded as a whole, which would take a trigger 1.2 to 1.5 times the server's processor time. Answers
 -- whether it is such a one.
 local function join_alike(at, bytes)
@@ -253,7 +253,7 @@ for number, by in pairs(counted) do
   local lane = lanes[number]
   count(KEYS[5], lane[QUEUE] .. ' ' .. lane[TASK] .. ' ' .. SCHEDULED, by)
 end
-tell(channel, origin, wakes)
-tell_caller(answers, wakes)
+publish(channel, origin, wakes)
+append_wakes(answers, wakes)
 raise_clock()
 return answers

@@ -1,5 +1,5 @@
 -- Keeps a text under a field of KEYS[1] unless there is one; answers with the one that is there.
--- It is written once more, so that who waits for replicas waits for it whoever wrote it first, and
+-- It is written once more, so that a call that waits for replicas waits for it whichever call wrote it first, and
 -- `PERSIST`, which changes nothing, lets the script go on although the memory is full.
 wrote = true
 redis.call('PERSIST', KEYS[1])

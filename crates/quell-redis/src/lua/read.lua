@@ -64,7 +64,7 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
     answer = scanned[2]
     table.insert(answer, 1, scanned[1])
   elseif kind == 'b' then
-    -- Values of fields, until they have so many bytes.
+    -- Values of fields, up to this number of bytes.
     local left = request[4]
     answer = {}
     for at, field in ipairs(request[3]) do

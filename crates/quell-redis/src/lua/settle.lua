@@ -10,8 +10,8 @@ local channel, origin, lanes, groups, ends = unpack(asked)
 -- A lane: its number, heads, line, name there, queue.
 local NUMBER, HEADS, LINE, NAME, QUEUE = 1, 2, 3, 4, 5
 -- What ends have in common: queue, task, worker, both parts of the token, whether the queue is to be
--- told of each end (R31), and for jobs that run for the first time their start and the end of the lease.
-local OF_QUEUE, TASK, AT, STARTED_AS, DRAWN, IS_TOLD, SINCE, UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
+-- notified of each end (R31), and for jobs that run for the first time their start and the end of the lease.
+local OF_QUEUE, TASK, AT, STARTED_AS, DRAWN, IS_NOTIFIED, SINCE, UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
 -- An end: job, group, output, partition, key, the hash of its window.
 local WIDTH = 6
 
@@ -38,8 +38,8 @@ local function row_of(id)
   return rows[id]
 end
 
--- The jobs of a key that run beside this one; none where the key has closed windows (R10), of which
--- the first one's id begins the field, after a c.
+-- The jobs of a key that run beside this one; none where the key has closed windows (R10): then
+-- the id of the first one begins the field, after a c.
 local function others_of(field, id)
   local busy = redis.call('HGET', KEYS[8], field) or ''
   if string.sub(busy, 1, 1) == 'c' then return nil end
@@ -112,7 +112,7 @@ local function runs_first(bytes, group)
   return tail and string.sub(bytes, 1, 4) == FIRST_RUN and string.sub(bytes, -#tail) == tail
 end
 
--- Ends what was taken apart. Answers as the script does, and with the partition.
+-- Ends the attempt of a decoded row. Answers as the script does, and with the partition.
 local function settle_row(id, group, output, key, hash)
   local row = row_of(id)
   if row == 'left' then return 2 end
@@ -176,7 +176,7 @@ end
 many('HSET', KEYS[3], written)
 many('ZREM', KEYS[4], lost)
 many('ZADD', KEYS[5], over)
-local told = {}
+local notified = {}
 for _, group in ipairs(groups) do
   if group.ended > 0 then
     local queue, counts = group[OF_QUEUE], group[OF_QUEUE] .. ' ' .. group[TASK] .. ' '
@@ -184,16 +184,16 @@ for _, group in ipairs(groups) do
     count(KEYS[6], counts .. SUCCEEDED, group.ended)
     count(KEYS[7], queue, -group.ended)
     count(KEYS[7], queue .. ' w ' .. group[AT], -group.ended)
-    if group[IS_TOLD] and not told[queue] then
-      told[queue] = true
+    if group[IS_NOTIFIED] and not notified[queue] then
+      notified[queue] = true
       wake(queue, -9223372036854775808)
-      -- Who has counted what runs must count anew.
+      -- A call that has counted what runs must count again.
       count(KEYS[7], queue .. ' n', 1)
     end
   end
 end
 for slot, by in pairs(by_partition) do count(KEYS[7], slot, -by) end
-tell(channel, origin, wakes)
-tell_caller(answers, wakes)
+publish(channel, origin, wakes)
+append_wakes(answers, wakes)
 raise_clock()
 return answers

@@ -1,6 +1,6 @@
 -- Starts the jobs that `claim.lua` chose, and leaves in Redis what the step would leave.
 local read = rows_as_kept(chosen)
--- Of each job, where there is one: its row taken apart, the field of what runs of its key, its shape.
+-- Of each job, where there is one: its decoded row, the field of what runs of its key, its shape.
 local rows, fields, shapes, runs_of = {}, {}, {}, {}
 for number, line in ipairs(line_of) do
   local bytes, lane, shape, key, _ = read[number], nil, nil, nil, nil
@@ -114,7 +114,7 @@ local function count_all(key, sums)
   many('HSET', key, there)
   many('HDEL', key, gone)
 end
--- Who has counted what runs must count anew.
+-- A call that has counted what runs must count again.
 if WHOLE or OF_WORKER or OF_PARTITION then slots[queue .. ' n'] = 1 end
 count_all(KEYS[5], counted)
 count_all(KEYS[6], slots)

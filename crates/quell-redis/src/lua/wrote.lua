@@ -1,4 +1,4 @@
--- Around every script that may write: beside its answer, it says whether it has written. What wrote
--- nothing needs nobody to have heard of it.
+-- Around every script that may write: beside its answer, it says whether it has written. A call that
+-- wrote nothing waits for no replica.
 local wrote = false
 local function script()

@@ -1,5 +1,5 @@
-//! A Cluster of which one master is away: killed, or standing still without a word. Whatever is on
-//! the other masters goes on in time.
+//! A Cluster with one unreachable master, either killed or paused. Work on the other masters goes on in
+//! time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn take(store: &RedisStore, name: &str) {
     store.enqueue(None, vec![Batch::one(plain(name))]).await.unwrap().remove(0).unwrap();
 }
 
-/// So many queues on one master.
+/// The names of `count` queues on one master.
 fn queues_on(cluster: &RedisCluster, node: usize, count: usize) -> Vec<String> {
     let names = (0..).map(|number| format!("q{number}"));
     let is_there = |name: &String| cluster.master_of(&format!("{{{name}}}")).unwrap() == node;
@@ -136,7 +136,7 @@ async fn schedules_go_on(fault: Fault, with_directory: bool) {
             assert!(late <= LATE, "a tick is {late:?} late after {:?}", began.elapsed());
             ticks += 1;
         }
-        // A worker sleeps until the next tick that it was told of, or looks again.
+        // A worker sleeps until the next tick that the store returned, or looks again.
         let next = ticked.next.map_or(LATE, |next| next.since(ticked.now));
         tokio::time::sleep(next.min(LATE)).await;
     }
@@ -217,7 +217,7 @@ async fn r39_a_spread_queue_goes_on_while_a_master_of_it_is_silent() {
     claims_go_on(Fault::Silent).await;
 }
 
-/// Nobody can say then whether there are more shards than those that are known.
+/// Without the directory, the process cannot find out whether there are more shards than it knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r21_r39_known_shards_get_heartbeats_and_claims_while_the_directory_is_dead() {
     let mut cluster = cluster();

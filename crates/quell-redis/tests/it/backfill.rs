@@ -1,4 +1,4 @@
-//! Backfills of several processes at once, beside callers that make their steps start over.
+//! Backfills of several processes at once, while other callers force their steps to retry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::place::{Place, server};
 const ROUNDS: u64 = 100;
 const TICKS: u64 = 5;
 
-/// Triggers until it is told to stop.
+/// Triggers until the test sets `stop`.
 async fn trigger(store: Arc<RedisStore>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         store.enqueue(Some(Rig::START), vec![Batch::one(plain("1"))]).await.unwrap();

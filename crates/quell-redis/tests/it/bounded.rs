@@ -41,7 +41,7 @@ async fn trigger(store: &RedisStore, count: u64, one: impl Fn(u64) -> NewTrigger
     }
 }
 
-/// Starts so many jobs, and lets all but the first `running` die, each at a moment of its own or all
+/// Starts `count` jobs, and lets all but the first `running` die, each at a moment of its own or all
 /// at one.
 async fn die(store: &RedisStore, count: u64, running: u64, apart: Duration) {
     let mut number = 0;
@@ -162,7 +162,7 @@ async fn r27_an_overview_reads_queues_in_portions() {
     }
 }
 
-/// When so many seconds have passed since the start.
+/// The moment `seconds` after the start.
 fn after(seconds: u64) -> Timestamp {
     Rig::START + secs(seconds)
 }

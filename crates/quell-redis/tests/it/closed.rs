@@ -9,7 +9,7 @@ use quell_core::{Fold, JobId, Redrive, Store};
 
 use crate::place::Place;
 
-/// Jobs that are put back come before the key's first windows while others of them are cancelled.
+/// Redriven jobs come before the key's first windows while others of them are cancelled.
 /// No step may free a window that is not the next one by then, or leave the next one waiting.
 #[tokio::test]
 async fn r10_r11_r26_windows_that_come_and_go_at_once_run_in_their_order() {
@@ -53,7 +53,7 @@ async fn r10_r11_r26_windows_that_come_and_go_at_once_run_in_their_order() {
     }
 }
 
-/// A job is put back between the first two windows of a key while the first one is cancelled: it runs
+/// A job is redriven between the first two windows of a key while the first one is cancelled: it runs
 /// before the second one.
 #[tokio::test]
 async fn r10_r11_r26_a_window_that_comes_between_two_runs_between_them() {

@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(5);
 /// Each has a slot of its own.
 const QUEUES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
-/// What callers were told, and what workers ran, by payload.
+/// The answers that callers received, and the jobs that workers ran, by payload.
 #[derive(Debug, Default)]
 struct Book {
     accepted: BTreeSet<u64>,
@@ -35,9 +35,9 @@ struct Book {
 struct Scene {
     store: Arc<RedisStore>,
     book: Arc<Mutex<Book>>,
-    /// Tells callers to stop.
+    /// Signals callers to stop.
     stop: Arc<AtomicBool>,
-    /// Tells workers that no caller is left.
+    /// Signals workers that no caller is left.
     is_over: Arc<AtomicBool>,
     callers: JoinSet<()>,
     workers: JoinSet<()>,
@@ -96,7 +96,7 @@ async fn work(
     let deadline = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < deadline, "the queue {name} is never empty");
-        // What a caller was told before this is there for the claim that follows.
+        // The claim that follows finds every trigger that was acknowledged before this.
         let is_last = is_over.load(Ordering::SeqCst);
         let _lapsed = store.reap(None, 100).await;
         let Ok(claimed) = store.claim(None, &claim).await else { continue };
@@ -113,7 +113,7 @@ async fn work(
                 outcome: Outcome::succeeded(),
             })
             .collect();
-        // What is not ended comes back when its lease lapses.
+        // A job that is not ended becomes due again when its lease expires.
         let _ended = store.settle(None, ends).await;
         let is_done = claimed.next.due.is_none() && claimed.next.lapse.is_none();
         if is_idle && is_done && is_last {
@@ -146,7 +146,7 @@ impl Scene {
         Scene { store, book, stop, is_over, callers, workers }
     }
 
-    /// Waits until so many more triggers of a queue were accepted.
+    /// Waits until `more` further triggers of a queue were accepted.
     async fn goes_on(&self, name: &str, more: usize) {
         let place = QUEUES.iter().position(|known| *known == name).unwrap() as u64;
         let count = || {
@@ -160,7 +160,7 @@ impl Scene {
         }
     }
 
-    /// Lets callers stop and workers finish; returns what was told.
+    /// Lets callers stop and workers finish; returns the store and the recorded answers.
     async fn end(mut self) -> (Arc<RedisStore>, Book) {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.callers.join_next().await {
@@ -186,7 +186,7 @@ impl Book {
         self.ran.iter().filter(|(_, jobs)| jobs.len() > 1).map(|(number, _)| *number).collect()
     }
 
-    /// Triggers that ran and that nobody ever made.
+    /// Triggers that ran and that no caller made.
     fn invented(&self) -> Vec<u64> {
         let made = |number: &&u64| self.accepted.contains(number) || self.unknown.contains(number);
         self.ran.keys().filter(|number| !made(number)).copied().collect()
@@ -243,7 +243,7 @@ async fn r01_r02_r39_slots_that_move_lose_and_repeat_nothing() {
     is_coherent(&store).await;
 }
 
-/// The replica of a queue's master hears nothing any more, until it is its turn.
+/// Pauses the replica of a queue's master, so that it receives no more writes until it takes over.
 fn deafen_replica(cluster: &mut RedisCluster, name: &str) -> usize {
     cluster.await_replicas(&tag(name)).unwrap();
     let master = cluster.master_of(&tag(name)).unwrap();
@@ -265,13 +265,13 @@ async fn r01_r39_a_failover_that_writes_waited_for_loses_nothing_accepted() {
     let replica = deafen_replica(&mut cluster, "alpha");
     let deadline = Instant::now() + PATIENCE;
     while scene.book.lock().unwrap().unknown.is_empty() {
-        assert!(Instant::now() < deadline, "nobody is told that the replica has not heard");
+        assert!(Instant::now() < deadline, "no caller learns that the replica has not received it");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let dead = cluster.kill_master_of(&tag("alpha")).unwrap();
     cluster.node_mut(replica).unwrap().go_on().unwrap();
     assert_eq!(cluster.await_failover(&tag("alpha")).unwrap(), replica);
-    // The successor has nobody to wait for until the dead one is back as its replica.
+    // The promoted replica has no replica to wait for until the dead master is back as its replica.
     cluster.restart(dead).unwrap();
     scene.goes_on("alpha", 20).await;
     let (store, book) = scene.end().await;
@@ -300,7 +300,7 @@ async fn r01_r39_a_failover_that_nothing_waited_for_loses_what_the_replica_had_n
     let lost: Vec<&u64> = book.accepted.iter().filter(|number| !known.contains(number)).collect();
     assert!(lost.len() >= 30, "only {} were lost", lost.len());
     let old: Vec<&&u64> = lost.iter().filter(|number| heard.contains(number)).collect();
-    assert!(old.is_empty(), "{old:?} were heard by the replica before");
+    assert!(old.is_empty(), "{old:?} had reached the replica before");
     assert_eq!(book.invented(), Vec::<u64>::new());
     is_coherent(&store).await;
 }
@@ -376,7 +376,7 @@ async fn r21_r39_a_shard_that_is_away_costs_no_lease_of_another_shard() {
         tokio::time::sleep(LEASE / 10).await;
     }
     assert!(rounds >= 3, "{rounds}");
-    // Alone, its failure is told.
+    // A call with this lease alone returns the failure.
     let error = store.renew(None, &leases[1..], LEASE).await.unwrap_err();
     assert!(error.is_retryable() || error.is_unknown_outcome(), "{error:?}");
     let settlement = Settlement { lease: leases[0], outcome: Outcome::succeeded() };
@@ -386,7 +386,7 @@ async fn r21_r39_a_shard_that_is_away_costs_no_lease_of_another_shard() {
         cluster.restart(node).unwrap();
     }
     let lost = until_known(&store, leases[1]).await;
-    assert_eq!(lost, Renewal::Lost, "it lapsed while its shard was away");
+    assert_eq!(lost, Renewal::Lost, "it expired while its shard was away");
 }
 
 /// What becomes of a lease once its shard answers again.

@@ -1,4 +1,4 @@
-//! What calls cost, told by what a server of their own has counted.
+//! What calls cost, by the counters of a server of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload, Pruned, QueueName,
-    QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName, Timestamp, When,
+    Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload,
+    Pruned, QueueName, QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName,
+    Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -307,8 +308,8 @@ async fn two_calls_at_a_time_are_made_where_they_pay() {
     assert_eq!(synced.enqueues_at_once(), 1);
 }
 
-/// Two jobs die, and then so many of another queue. What an overview says, and what it costs: the
-/// commands and the bytes that it brings.
+/// Two jobs die, and then `loud` jobs of another queue. Returns an overview and its cost: the commands
+/// and the bytes that it brings.
 async fn overview_beside(loud: u64) -> (Overview, u64, u64) {
     let mut server = Server::start().await;
     let of_loud = |_| NewTrigger { queue: QueueName::new("loud").unwrap(), ..plain("1") };
@@ -343,7 +344,7 @@ async fn r27_a_loud_queue_hides_no_quiet_one_and_costs_no_look_more() {
     assert!(long < short + short / 10, "{short} bytes, and {long} with a hundred times as many");
 }
 
-/// How many bytes upkeep reads at most in a call that looks at so many idempotency keys whose jobs
+/// How many bytes upkeep reads at most in a call that looks at `waiting` idempotency keys whose jobs
 /// wait, and in 20 calls, a minute apart, after it has looked at them.
 async fn read_by_upkeep(waiting: u64) -> (u64, u64) {
     let server = Server::start().await;
@@ -444,8 +445,8 @@ async fn r10_r27_an_overview_reads_waiting_windows_within_a_bound_of_bytes() {
     assert_eq!(seen.lanes[0].first_due, Some(Rig::START));
 }
 
-/// The first round on one key has so many closed windows; what calls of the second cost: the
-/// commands and the bytes.
+/// The first round on one key has `closed` closed windows. Returns the cost of each call of the second
+/// round: the commands and the bytes.
 async fn beside_closed(closed: usize) -> Vec<(&'static str, BTreeMap<String, u64>, u64)> {
     let mut server = Server::start().await;
     let payload = format!("\"{}\"", "x".repeat(20_000));
@@ -500,6 +501,31 @@ async fn r10_a_call_costs_no_more_however_many_windows_of_its_key_are_closed() {
 }
 
 /// What a window keeps of its own is in its row, and takes no number of its own.
+/// What an explanation of a job and of a key reads: scripts and bytes.
+async fn explained_beside(others: u64) -> (BTreeMap<String, u64>, u64) {
+    let mut server = Server::start().await;
+    let job = server.store.enqueue(Some(Rig::START), vec![Batch::one(debounced("k"))]).await;
+    let job = job.unwrap().remove(0).unwrap()[0].job().unwrap();
+    for round in 0..others / 100 {
+        server.trigger((0..100).map(|number| later(100 * round + number)).collect()).await;
+    }
+    server.calls();
+    let before = server.sent();
+    let of_key = ExplainTarget::Key { task: None, key: key("k") };
+    for target in [ExplainTarget::Job(job), of_key] {
+        let explained = server.store.explain(&target).await.unwrap().unwrap();
+        assert_eq!(explained.job.id, job);
+    }
+    (server.scripts(), server.sent() - before)
+}
+
+#[tokio::test]
+async fn r15_an_explanation_reads_no_jobs_without_a_key() {
+    let (few, many) = (explained_beside(100).await, explained_beside(2_000).await);
+    assert_eq!(few.0, many.0, "scripts");
+    assert!(many.1 < few.1 + 2_000, "{} bytes beside 2,000 jobs, {} beside 100", many.1, few.1);
+}
+
 #[tokio::test]
 async fn r10_r26_windows_of_any_surplus_share_one_shape() {
     let server = Server::start().await;

@@ -83,7 +83,7 @@ impl Ground {
     async fn begin(&mut self, case: &Case) -> RedisStore {
         redis::cmd("FLUSHALL").exec_async(&mut self.redis).await.unwrap();
         let direct = self.direct.open().await;
-        // Which shards there are is known before: being told of one is no part of a call.
+        // The directory has the shard beforehand: registering one is no part of a call.
         make_shard(&direct).await;
         (case.given)(&direct, Rig::START, self.first).await.unwrap();
         let store = self.cut_off.open().await;
@@ -122,7 +122,7 @@ impl Ground {
         (before, self.rows().await, ends_of(&replies))
     }
 
-    /// The call, cut off; says what its caller was told.
+    /// Makes the call, cut off; returns the outcome that its caller received.
     async fn round(&mut self, case: &Case, cut: Cut, known: (&[String], &[String])) -> Told {
         let (name, (before, after)) = (case.name, known);
         let store = self.begin(case).await;
@@ -203,7 +203,7 @@ fn cuts_of(ends: &[usize]) -> Vec<Cut> {
         cuts.push(Cut::After(*end));
         begin = *end;
     }
-    // After the last one, nobody is there to be told.
+    // After the last reply, no caller is waiting.
     cuts.pop();
     cuts
 }
@@ -213,7 +213,7 @@ async fn cut_each_call(mut ground: Ground) -> String {
     let mut report = String::new();
     let mut rounds = 0;
     for case in table() {
-        // The first time, the server is told the scripts.
+        // The first time, the server receives the scripts.
         ground.whole(&case).await;
         let (before, after, ends) = ground.whole(&case).await;
         let mut told = BTreeMap::new();

@@ -15,7 +15,7 @@ use crate::place::Place;
 const REASON: usize = 6;
 const UNKNOWN: i64 = 70;
 
-/// Rows of which the reason is one that this build does not know.
+/// Rows whose reason is one that this build does not know.
 struct Reasons(Place);
 
 #[async_trait]
@@ -87,12 +87,31 @@ async fn r25_rubbish_leaves_every_index_and_can_be_discarded() {
     assert_eq!(rig.store.unreadable(&UnreadablePage::default()).await.unwrap(), []);
 }
 
+/// It is discarded before any call has met its places.
+#[tokio::test]
+async fn r25_rubbish_that_was_discarded_holds_up_no_other_job() {
+    let (mut rig, damage) = damageable().await;
+    let bad = rig.trigger(quell_conformance::rig::keyed("bad")).await.job().unwrap();
+    let good = rig.trigger(quell_conformance::rig::keyed("good")).await.job().unwrap();
+    damage.rubbish(&[bad]).await;
+    let newer = rig.trigger(quell_conformance::rig::keyed("bad")).await.job().unwrap();
+    assert_ne!(newer, bad, "the row is set aside");
+    let gone = rig.store.discard(Some(rig.now()), &[bad], "rubbish").await.unwrap();
+    assert_eq!(gone, [bad]);
+    let mut ran = Vec::new();
+    for second in [20, 30] {
+        ran.extend(rig.at(second).claim().await.iter().map(|job| job.id));
+    }
+    assert_eq!(ran, [good, newer]);
+    assert_eq!(rig.next_due().await.due, None);
+}
+
 /// A trigger of the key `a`, whose windows hold one payload each.
 fn collects(payload: &str) -> NewTrigger {
     keyed_with("a", debounce(), Fold::Collect { cap: 1 }, payload)
 }
 
-/// So many windows of the key `a`; all but the last are closed.
+/// Makes `count` windows of the key `a`; all but the last are closed.
 async fn windows(rig: &Rig, count: usize) -> Vec<JobId> {
     let mut windows = Vec::new();
     for n in 0..count {
@@ -172,7 +191,7 @@ async fn r11_a_running_job_that_is_rubbish_frees_its_key() {
     }
 }
 
-/// An old job that was put back is the open window; closed ones wait for it, until it is set aside.
+/// An old, redriven job is the open window; closed ones wait for it, until it is set aside.
 #[tokio::test]
 async fn r10_r11_an_open_window_that_is_rubbish_holds_back_no_closed_one() {
     let (mut rig, damage) = damageable().await;

@@ -19,7 +19,7 @@ use crate::place::{PATIENCE, Place, answers, at_last, dump, server};
 
 /// How long calls wait for a server here.
 const SOON: Duration = Duration::from_millis(300);
-/// What is kept is on the disk before it is told.
+/// A write is on the disk before the server acknowledges it.
 const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
 
 async fn take(store: &RedisStore, trigger: NewTrigger) -> Result<Receipt> {
@@ -155,6 +155,9 @@ async fn r39_a_server_that_lost_what_it_had_is_not_believed_to_have_it() {
         let jobs = store.jobs(&JobFilter::default()).await.unwrap();
         let tasks: Vec<&TaskName> = jobs.iter().map(|job| &job.task).collect();
         assert_eq!(tasks, [&task("t"), &TaskName::new("u").unwrap()]);
+        let known: Vec<TaskName> =
+            store.tasks().await.unwrap().into_iter().map(|info| info.name).collect();
+        assert_eq!(known, [task("t"), TaskName::new("u").unwrap()], "a task is made again");
     }
 }
 
@@ -203,7 +206,10 @@ async fn r39_somebodys_slow_script_is_told_and_passes() {
     })
     .await;
     for trigger in [plain("2"), keyed("k")] {
-        is_unavailable(&take(&store, trigger).await.unwrap_err(), "busy with somebody's script");
+        is_unavailable(
+            &take(&store, trigger).await.unwrap_err(),
+            "busy with a script of another client",
+        );
     }
     is_unavailable(&store.claim(None, &Rig::wish(9)).await.unwrap_err(), "busy");
     server.command(&["SCRIPT", "KILL"]).unwrap();

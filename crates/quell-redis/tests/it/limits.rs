@@ -53,6 +53,29 @@ async fn trigger(store: &RedisStore, jobs: usize, partitions: usize) {
     }
 }
 
+/// More lines than a page of a lane has jobs, all due at one moment.
+#[tokio::test]
+async fn r30_any_number_of_partitions_may_be_due_at_one_moment() {
+    const JOBS: usize = 700;
+    for is_step in [false, true] {
+        let store = open(is_step).await.remove(0);
+        let one = |number: usize| quell_core::NewTrigger {
+            partition: Some(key(&format!("p{number}"))),
+            ..plain("1")
+        };
+        let triggers = (0..JOBS).map(one).collect();
+        let batch = vec![Batch { triggers, dedup: None }];
+        store.enqueue(Some(Rig::START), batch).await.unwrap().remove(0).unwrap();
+        let mut started = std::collections::BTreeSet::new();
+        while started.len() < JOBS {
+            let claim = store.claim(Some(Rig::START), &Rig::wish(99));
+            let claimed = tokio::time::timeout(PATIENCE, claim).await.unwrap().unwrap();
+            assert!(!claimed.jobs.is_empty(), "{} of {JOBS} have started", started.len());
+            started.extend(claimed.jobs.iter().map(|job| job.id));
+        }
+    }
+}
+
 async fn done(store: &RedisStore) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     loop {

@@ -22,7 +22,7 @@ impl History for Deaf {
 /// Nothing takes longer on a machine that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server's URL and a prefix that nobody else has.
+/// A server's URL and a prefix that no other test uses there.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) prefix: String,

@@ -150,7 +150,7 @@ async fn r01_r39_a_power_cut_loses_the_end_of_the_story_and_leaves_the_rest_whol
     let mut seen = BTreeMap::new();
     for length in spread.chain(last) {
         let (rows, _redis) = cut(&mut server, &place, &whole, length).await;
-        // A file that ends within a call has nothing of it; whoever opened the store wrote, too.
+        // A file that ends within a call has nothing of it; opening the store wrote, too.
         let moment = moments.iter().rposition(|moment| moment.rows == rows);
         let moment =
             moment.unwrap_or_else(|| panic!("at {length}: half a call\n{begun:?}\n{rows:#?}"));

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_conformance::rig::{keyed, lease};
+use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, secs};
 use quell_conformance::{Opened, Rig};
-use quell_core::{ClaimedJob, Outcome};
+use quell_core::window::Debounce;
+use quell_core::{ClaimedJob, Fold, JobState, Outcome, Settlement};
 use redis::aio::MultiplexedConnection;
 
 use crate::place::Place;
@@ -31,6 +32,35 @@ struct Scene {
     hash: String,
     running: Option<ClaimedJob>,
     trace: Vec<String>,
+}
+
+/// Two attempts of a key run at once and fail in one call: the older job is the window that the newer one
+/// joins, and its hash stays.
+#[tokio::test]
+async fn r07_r12_the_hash_of_a_window_that_goes_back_has_no_end() {
+    let mut scene = Scene::new().await;
+    let debounce = Debounce { overlap: true, ..debounce() };
+    let trigger = || keyed_with("k", debounce, Fold::Last, "1");
+    let mut runs = Vec::new();
+    for second in [0, 20] {
+        scene.rig.at(second).trigger(trigger()).await;
+        runs.push(scene.rig.at(second + 10).claim_one().await);
+    }
+    let ends =
+        runs.iter().map(|job| Settlement { lease: lease(job), outcome: fails(secs(5), false) });
+    scene.rig.store.settle(Some(scene.rig.now()), ends.collect()).await.unwrap();
+    let open = scene.rig.job(runs[0].id).await;
+    assert_eq!(open.state, JobState::Scheduled, "the newer one has joined it");
+    let (shown, left): (String, i64) = redis::pipe()
+        .cmd("HGET")
+        .arg(&scene.hash)
+        .arg("message_id")
+        .cmd("TTL")
+        .arg(&scene.hash)
+        .query_async(&mut scene.redis)
+        .await
+        .unwrap();
+    assert_eq!((shown, left), (runs[0].id.to_string(), -1));
 }
 
 impl Scene {

@@ -1,4 +1,5 @@
-//! Writes that wait for a replica: what came of it is told, and nobody waits who wrote nothing.
+//! Writes that wait for a replica: the caller receives the outcome, and calls that write nothing do
+//! not wait.
 
 use std::time::{Duration, Instant};
 

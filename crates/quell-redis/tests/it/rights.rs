@@ -17,7 +17,7 @@ use crate::place::{Place, server};
 use crate::refused::told;
 use crate::wake::heard;
 
-/// Without these a store opens and works: it says less, waits for nobody, or is in nobody's way.
+/// Without these a store opens and works: it logs less, waits for no replica, or meets no contention.
 const SPARED: [&str; 4] = ["+info", "+config|get", "+wait", "+incrby"];
 /// What a Cluster needs besides, as the page says.
 const OF_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
@@ -37,19 +37,20 @@ async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
     let later = Some(Rig::START + secs(100_000));
     store.set_queue(&queue(), &QueueSettings::default()).await?;
     store.set_schedule(now, &schedule()).await?;
-    let batch = Batch { triggers: vec![plain("1"), keyed("k"), plain("2")], dedup: None };
+    let triggers = vec![plain("1"), keyed("k"), plain("2"), plain("3")];
+    let batch = Batch { triggers, dedup: None };
     store.enqueue(now, vec![batch]).await?.remove(0)?;
     store.flush(now, &task("t"), &key("k")).await?;
     let jobs = store.claim(now, &Rig::wish(9)).await?.jobs;
-    let [one, two, three] = &jobs[..] else { panic!("{jobs:?}") };
+    let [one, two, three, four] = &jobs[..] else { panic!("{jobs:?}") };
     store.renew(now, &[lease(one)], Rig::LEASE).await?;
     let (name, charge) = (AlertName::new("late").unwrap(), EffectName::new("charge").unwrap());
     store.begin_effect(now, &lease(one), &charge, &key("e")).await?;
     store.end_effect(now, &lease(one), &charge, &Payload::from_stored("1")).await?;
     store.set_alert(&name, 0, Some(&AlertState::default())).await?;
     store.overview(now).await?;
-    let ends =
-        [(one, Outcome::succeeded()), (two, fails(secs(1), true)), (three, fails(secs(1), false))];
+    let (dies, fails) = (fails(secs(1), true), fails(secs(1), false));
+    let ends = [(one, Outcome::succeeded()), (two, dies.clone()), (three, fails), (four, dies)];
     let ends = ends.map(|(job, outcome)| Settlement { lease: lease(job), outcome });
     store.settle(now, ends.to_vec()).await?;
     store.explain(&ExplainTarget::Job(one.id)).await?;

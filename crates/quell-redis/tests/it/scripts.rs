@@ -255,7 +255,7 @@ impl Pair {
         ask!(self, set_task(&task("u"), &settings));
     }
 
-    /// Limits of which most hold something back.
+    /// Limits, most of them low enough to hold jobs back.
     fn limits(&mut self) -> QueueSettings {
         let random = &mut self.random;
         let rate = |random: &mut fastrand::Rng, most: u32| {
@@ -395,12 +395,12 @@ const EDGES: [u64; 13] = [
     1 << 31,
     (1 << 32) - 1,
     1 << 32,
-    // From here on a bound is told in milliseconds.
+    // From here on a bound is stored in milliseconds.
     (1 << 32) + 704,
     1 << 40,
 ];
 
-/// Text of so many bytes with its quotes, as a payload.
+/// Text as a payload: its bytes, with its quotes, are `edge`, or 70,000 at most, plus `more`.
 fn long(edge: u64, more: usize) -> Payload {
     let length = usize::try_from(edge).unwrap().min(70_000) + more;
     Payload::from_stored(format!("\"{}\"", "x".repeat(length.saturating_sub(2))))
@@ -411,7 +411,7 @@ async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do(
     let server = Redis::start(&[]).unwrap();
     let mut connection = Place::on(&server).connect().await;
     let mut pair = Pair::open(&server.url(), 0, Kind::Common).await;
-    // Lanes whose numbers take two bytes, too, and windows of so many triggers.
+    // Lanes whose numbers take two bytes, too, and windows whose numbers of triggers do.
     let lanes: Vec<Batch> =
         (10..140).map(|priority| Batch::one(NewTrigger { priority, ..plain("0") })).collect();
     for _ in 0..2 {

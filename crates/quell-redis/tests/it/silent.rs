@@ -22,7 +22,7 @@ use crate::wake::heard;
 /// After a fault, triggers are accepted again within this time: the goal.
 const SOON: Duration = Duration::from_secs(15);
 
-/// Callers that trigger all the time, and what they were told.
+/// Callers that trigger all the time, and the answers that they received.
 struct Load {
     store: Arc<RedisStore>,
     accepted: Arc<Mutex<Vec<TriggerId>>>,
@@ -95,7 +95,7 @@ fn behind_proxy() -> (Redis, Proxy, Place) {
     (server, proxy, place)
 }
 
-/// Waits until a trigger of another process is heard.
+/// Waits until a notification of another process's trigger arrives.
 async fn hears(wakeups: &mut Wakeups, other: &RedisStore) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -104,7 +104,7 @@ async fn hears(wakeups: &mut Wakeups, other: &RedisStore) {
         if heard.is_ok() {
             return;
         }
-        assert!(Instant::now() < deadline, "no hint of another process is heard any more");
+        assert!(Instant::now() < deadline, "no wake-up of another process arrives any more");
     }
 }
 
@@ -115,13 +115,13 @@ async fn falls_silent(way: Way, timeout: Duration) {
     let mut wakeups = store.wakeups();
     let load = Load::on(store);
     load.goes_on(SOON).await;
-    assert!(proxy.silence(way) >= 2, "the calls' connection and the one that hears");
+    assert!(proxy.silence(way) >= 2, "the calls' connection and the subscriber's");
     // What is on its way may still count.
     load.goes_on(SOON).await;
     load.goes_on(SOON).await;
     assert!(load.unknown.load(Ordering::Relaxed) > 0, "it was not silent");
     hears(&mut wakeups, &other).await;
-    // What was held back arrives now, on connections that nobody reads any more.
+    // What the proxy held back arrives now, on connections that the store no longer reads.
     proxy.heal();
     load.goes_on(SOON).await;
     load.end().await;
@@ -228,7 +228,7 @@ async fn r01_r39_a_call_on_a_connection_that_the_server_ended_is_made() {
     assert_eq!(store.counts().await.unwrap().iter().map(|count| count.jobs).sum::<u64>(), 6);
 }
 
-/// Nobody tried the connection before: answers had come a moment ago.
+/// The store did not probe the connection before: answers had come a moment ago.
 #[tokio::test]
 async fn r39_a_look_on_a_connection_that_ended_a_moment_ago_is_made_again() {
     let server = server(&[]);

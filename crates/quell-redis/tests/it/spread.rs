@@ -16,7 +16,7 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
 use tokio::task::JoinSet;
 
-/// Shards are told apart by what ids leave of this.
+/// An id modulo this is the number of its shard.
 const SHARDS: u64 = 1_024;
 
 fn at(prefix: &str, query: &str) -> RedisOptions {
@@ -71,6 +71,44 @@ async fn r03_ids_stay_with_their_shard_however_many_call_at_once() {
     for id in each {
         assert!(store.job(id).await.unwrap().is_some(), "job {id} is found by its id");
     }
+}
+
+/// A step that may fire a thousand ticks, and fires one, takes no thousand ids: each that is left out makes
+/// a list of jobs longer to read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn r03_ticks_beside_busy_callers_leave_few_ids_out() {
+    const CALLERS: usize = 8;
+    const CALLS: usize = 12;
+    const MOST: usize = 1_000;
+    let prefix = prefix();
+    let schedule = Schedule {
+        name: ScheduleName::new("s").unwrap(),
+        spec: Spec::every(secs(1), Rig::START).unwrap(),
+        catch_up: CatchUp::All,
+        trigger: plain("1"),
+    };
+    let first = at(&prefix, "").open().await.unwrap();
+    first.set_schedule(Some(Rig::START), &schedule).await.unwrap();
+    let begins = take(&first, vec![plain("1")]).await.unwrap()[0].job().unwrap();
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let options = at(&prefix, "");
+        callers.spawn(async move {
+            let store = options.open().await.unwrap();
+            for call in 0..CALLS {
+                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
+                take(&store, vec![NewTrigger { dedup: Some(dedup), ..plain("1") }]).await.unwrap();
+                let after = u64::try_from(call * CALLERS + caller).unwrap();
+                // Another process may have fired it by then.
+                store.tick(Some(Rig::START + secs(after)), MOST).await.unwrap();
+            }
+        });
+    }
+    callers.join_all().await;
+    let ends = take(&first, vec![plain("1")]).await.unwrap()[0].job().unwrap();
+    let took = ends.get() - begins.get();
+    let calls = u64::try_from(CALLERS * CALLS).unwrap();
+    assert!(took < calls * 200, "{took} ids for {calls} triggers and as many ticks");
 }
 
 #[tokio::test]
@@ -187,7 +225,7 @@ async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
     assert!(store.schedules().await.unwrap().is_empty());
 }
 
-/// A queue over so many shards, and how many of its shards each of the masters has.
+/// Makes a queue over `shards` shards; returns how many of them each of the masters has.
 async fn masters_of_shards(masters: usize, shards: usize) -> Vec<usize> {
     let cluster = RedisCluster::start(masters, 0, &[]).unwrap();
     let url = format!("redis-cluster://{}?shards.{}={shards}", cluster.nodes(), queue());
@@ -232,7 +270,7 @@ async fn r17_a_batch_goes_where_its_key_is_wherever_in_it_the_key_stands() {
     }
 }
 
-/// A failover may lose what the directory was told last. A number that is given twice would send the
+/// A failover may lose the last writes to the directory. A number that is given twice would send the
 /// calls about one queue's jobs to the other's shard.
 #[tokio::test]
 async fn r39_a_directory_that_forgot_a_shard_is_told_and_not_believed() {
@@ -280,7 +318,7 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
         let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
         let claimed = store.claim(None, &claim).await.unwrap();
         assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
-        assert!(claimed.now >= before, "an empty answer tells the time");
+        assert!(claimed.now >= before, "an empty answer has the time");
         before = claimed.now;
         let tasks: Arc<[_]> = Arc::from([task("t")]);
         let next = store.next_due(None, &queue, &tasks).await.unwrap();

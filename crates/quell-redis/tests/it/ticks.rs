@@ -272,7 +272,7 @@ async fn r36_r37_spans_go_when_no_backfill_can_reach_them() {
     assert_eq!((spans("gaps"), spans("ends")), (0, 0));
     let kept = redis.command(&["HKEYS", "quell:{all}:ticks"]).unwrap();
     assert_eq!(kept.trim(), "gaps", "which has fired since");
-    assert_eq!(backfill(&store, now + 20_000, "ends", (now, now + 5)).await, 1, "anew");
+    assert_eq!(backfill(&store, now + 20_000, "ends", (now, now + 5)).await, 1, "again");
 }
 
 /// The newest of each schedule are kept, so that they are there when another one is deleted.

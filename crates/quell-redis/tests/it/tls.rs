@@ -56,7 +56,7 @@ impl Papers {
     }
 }
 
-/// A trigger of one process is heard by another, which runs it.
+/// One process makes a trigger; another is notified of it and runs it.
 async fn works(url: &str) {
     let open = async || RedisOptions::from_url(url).unwrap().open().await.unwrap();
     let (one, other) = (open().await, open().await);

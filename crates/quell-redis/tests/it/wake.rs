@@ -1,5 +1,5 @@
-//! Hints of other processes (R34), each a store of its own here, and what becomes of them where the
-//! connection that hears them is lost.
+//! Notifications from other processes (R34), each a store of its own here, and what becomes of them
+//! where the connection that receives them is lost.
 
 use futures_util::StreamExt;
 use quell_conformance::rig::{plain, queue};
@@ -26,7 +26,7 @@ pub(crate) async fn heard(wakeups: &mut Wakeups, any: bool) -> Wakeup {
     tokio::time::timeout(PATIENCE, next).await.unwrap()
 }
 
-/// How many connections hear hints.
+/// How many connections receive notifications.
 async fn listeners(redis: &mut MultiplexedConnection) -> usize {
     let list: String =
         redis::cmd("CLIENT").arg(&["LIST", "TYPE", "PUBSUB"]).query_async(redis).await.unwrap();
@@ -64,13 +64,15 @@ async fn r34_r39_who_lost_the_hints_looks_at_once_and_hears_again() {
         let kill = ["KILL", "TYPE", "pubsub"];
         let killed: usize = redis::cmd("CLIENT").arg(&kill).query_async(&mut redis).await.unwrap();
         assert_eq!(killed, 2);
-        // Nobody knows what was told meanwhile.
+        // The process cannot know which notifications it missed meanwhile.
         let hint = heard(&mut wakeups, true).await;
         assert_eq!(hint.due, Timestamp::MIN);
         let watch = redis.clone();
-        at_last("nobody listens again", async || match listeners(&mut watch.clone()).await {
-            2 => Ok(()),
-            count => Err(quell_core::Error::invalid("listeners", count.to_string())),
+        at_last("no process listens any more", async || {
+            match listeners(&mut watch.clone()).await {
+                2 => Ok(()),
+                count => Err(quell_core::Error::invalid("listeners", count.to_string())),
+            }
         })
         .await;
         trigger(&one).await;

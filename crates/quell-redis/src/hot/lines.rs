@@ -1,20 +1,20 @@
 //! Which lines of partitions a claim is likely to need: their keys must be named before the script
 //! runs, and only the script sees which they are.
 //!
-//! Each claim is told what comes after it. What is wrong or forgotten here costs one more call.
+//! Each claim returns the lines that come next. A wrong or missing entry here costs one more call.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_core::{QueueName, TaskName};
 
-/// Wishes that are kept; more of them than a process has workers.
+/// The most entries that are kept; more than a process has workers.
 const MOST: usize = 256;
 
 /// A queue and the tasks that are asked for.
 type Wish = (QueueName, Arc<[TaskName]>);
 
-/// Lines that come next, by the wishes that they answer.
+/// Lines that come next, by the queue and the tasks that claims ask for.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<BTreeMap<Wish, Arc<[String]>>>);
 

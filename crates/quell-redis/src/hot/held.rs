@@ -1,12 +1,12 @@
-//! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
-//! told which hash is its window's. They recognize the row of a first run by its token and times,
-//! without decoding it.
+//! Which jobs this process was given: the end of an attempt names no key, and the scripts need the
+//! name of its window's hash. They recognize the row of a first run by its token and times, without
+//! decoding it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_core::{
-    Claim, ClaimedJob, JobId, Key, LeaseToken, QueueName, TaskName, Timestamp, WorkerId,
+    Claim, ClaimedJob, JobId, Key, Lease, LeaseToken, QueueName, TaskName, Timestamp, WorkerId,
 };
 
 /// More jobs than a process runs at a time.
@@ -19,6 +19,7 @@ pub(crate) struct Held(Arc<Mutex<BTreeMap<JobId, HeldJob>>>);
 /// What is known of a job that runs here.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldJob {
+    token: LeaseToken,
     pub(crate) queue: QueueName,
     pub(crate) task: TaskName,
     pub(crate) key: Option<Key>,
@@ -39,11 +40,6 @@ pub(crate) struct FirstRun {
 impl Held {
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, HeldJob>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of jobs that a step started.
-    pub(crate) fn note(&self, claim: &Claim, given: &[ClaimedJob]) {
-        self.insert(claim, given.iter().map(|job| (job, None)));
     }
 
     /// Takes note of jobs that one script started, each with its partition.
@@ -68,6 +64,7 @@ impl Held {
         let mut jobs = self.jobs();
         for (job, first_run) in given {
             let held = HeldJob {
+                token: job.token,
                 queue: claim.queue.clone(),
                 task: job.task.clone(),
                 key: job.key.clone(),
@@ -81,8 +78,9 @@ impl Held {
         }
     }
 
-    pub(crate) fn get(&self, id: JobId) -> Option<HeldJob> {
-        self.jobs().get(&id).cloned()
+    /// The job of a lease: where the job was started again meanwhile, it may be in another queue.
+    pub(crate) fn get(&self, lease: &Lease) -> Option<HeldJob> {
+        self.jobs().get(&lease.job).filter(|held| held.token == lease.token).cloned()
     }
 
     pub(crate) fn forget(&self, ids: impl IntoIterator<Item = JobId>) {
@@ -123,11 +121,13 @@ mod tests {
             due_at: quell_core::Timestamp::MIN,
             lease_until: quell_core::Timestamp::MAX,
         };
-        let all: Vec<ClaimedJob> = (1..=20_001).map(job).collect();
-        held.note(&claim, &all);
-        assert!(held.get(JobId::new(1)).is_none());
-        assert_eq!(held.get(JobId::new(20_001)).unwrap().task, name("t"));
+        let all: Vec<(ClaimedJob, Option<Key>)> = (1..=20_001).map(|id| (job(id), None)).collect();
+        held.note_first_runs(&claim, &all);
+        let lease = |id, token| Lease { job: JobId::new(id), token: LeaseToken::new(token) };
+        assert!(held.get(&lease(1, 1)).is_none());
+        assert_eq!(held.get(&lease(20_001, 1)).unwrap().task, name("t"));
+        assert!(held.get(&lease(20_001, 2)).is_none(), "another start of it");
         held.forget([JobId::new(20_001)]);
-        assert!(held.get(JobId::new(20_001)).is_none());
+        assert!(held.get(&lease(20_001, 1)).is_none());
     }
 }

@@ -5,45 +5,42 @@ use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, ClaimedJob, Draw, Error, Job, JobId, NextDue, QueueName, QueueSettings, Rate, Result,
+    Claim, Claimed, ClaimedJob, Draw, Job, JobId, NextDue, QueueName, QueueSettings, Rate, Result,
     TaskName, Timestamp,
 };
 
 use super::{Answer, Request, exact};
-use tracing::warn;
 
+use crate::backend::RedisBackend;
+use crate::commit::lane_member;
 use crate::known::{Known, Lane};
 use crate::look::{job_of, maybe_bytes, text};
 use crate::pack::{Item, list};
 use crate::row::{corrupt, decode_job};
 use crate::shard::Shard;
-use crate::store::ShardStore;
-use crate::write::lane_member;
 
 /// Jobs that one script starts: the server does nothing else meanwhile.
 const MOST_JOBS: usize = 1_000;
-/// Lanes of which one script takes jobs.
+/// Lanes that one script takes jobs from.
 const MOST_LANES: usize = 200;
 /// How often one claim asks because it had not named the lines that turned out to be next.
 const ROUNDS: usize = 5;
 
 /// What scripts did for a claim.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
-    pub(crate) jobs: Vec<ClaimedJob>,
+struct Given {
+    jobs: Vec<ClaimedJob>,
     /// When the last of them ran.
-    pub(crate) now: Option<Timestamp>,
+    now: Option<Timestamp>,
     /// When to look again; none where the step that knows all cases must do what is left.
-    pub(crate) next: Option<NextDue>,
-    /// Of jobs that were started although their rows cannot be decoded (R25).
-    unreadable: Vec<Error>,
+    next: Option<NextDue>,
 }
 
 /// What one script did of it.
 enum Part {
-    /// It had to leave lines out that it was not told the keys of.
+    /// It had to leave lines out whose keys it did not receive.
     Cut,
-    /// It started all of so many that there were.
+    /// It started all that there were, this number.
     Whole(usize),
 }
 
@@ -61,15 +58,39 @@ struct Wish<'c> {
     lines: Arc<[String]>,
 }
 
-impl ShardStore {
+impl RedisBackend {
+    /// Starts jobs, and says whether the engine's step is to start the rest. None where it is to start all.
+    pub(crate) async fn claim_some(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+    ) -> Result<Option<(Claimed, bool)>> {
+        let rated = || self.shard.known().limits_rate(&claim.queue);
+        if self.shard.link.waits() && !self.records {
+            // Who starts nothing has nothing to wait for.
+            let next = self.next_due_of(now, &claim.queue, &claim.tasks).await?;
+            if let Some(next) = next.filter(|next| next.due.is_none_or(|due| due > next.now)) {
+                let (now, jobs) = (next.now, Vec::new());
+                return Ok(Some((Claimed { now, jobs, next, rated: rated() }, false)));
+            }
+        }
+        let Given { jobs, now, next, .. } = self.start_some(now, claim).await?;
+        // They have started: where what comes next is unknown, the worker looks at once.
+        let has_rest = next.is_none();
+        let again = now.filter(|_| !jobs.is_empty());
+        let next = next.or(again.map(|now| NextDue { now, due: Some(now), lapse: None }));
+        let claimed = next.map(|next| Claimed { now: next.now, jobs, next, rated: rated() });
+        Ok(claimed.map(|claimed| (claimed, has_rest)))
+    }
+
     /// Starts what scripts may start.
     ///
     /// # Errors
     /// Where nothing was started.
-    pub(crate) async fn claim_fast(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Given> {
+    async fn start_some(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Given> {
         let mut given = Given::default();
         let Some(lease) = exact(claim.lease) else { return Ok(given) };
-        if self.history.is_some() {
+        if self.records {
             return Ok(given);
         }
         let (shard, queue, tasks) = (&self.shard, &claim.queue, &claim.tasks);
@@ -81,11 +102,10 @@ impl ShardStore {
             let wish =
                 Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, draw, lines };
             let request = |known: &Known| Ok(wish.request(shard, known));
-            let script = &shard.scripts.fast.claim;
+            let script = &shard.scripts.hot.claim;
             match shard.run("start jobs", script, now.into(), request).await {
                 Ok(Some(answer)) => {
                     let part = self.take_answer(claim, answer, &mut given)?;
-                    self.set_started_aside(&mut given).await;
                     match part {
                         Part::Cut => cuts += 1,
                         Part::Whole(started) => {
@@ -103,20 +123,11 @@ impl ShardStore {
                 Err(_) => break,
             }
         }
-        // What was started must be told; the rest is left to the next claim.
+        // The worker must receive the started jobs; the rest is left to the next claim.
         if !given.jobs.is_empty() {
             given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
         }
         Ok(given)
-    }
-
-    /// What started must be handed out: where this fails, the reaper sets the job aside.
-    async fn set_started_aside(&self, given: &mut Given) {
-        for error in given.unreadable.drain(..) {
-            if let Err(failed) = self.set_aside(&error).await {
-                warn!(error = %failed, "an unreadable job could not be set aside");
-            }
-        }
     }
 
     /// Notes what a script did.
@@ -138,7 +149,7 @@ impl ShardStore {
                     let partition = job.partition.take();
                     jobs.push((claimed(id, job)?, partition));
                 }
-                Err(error) => given.unreadable.push(error),
+                Err(error) => self.unreadable().push(error),
             }
         }
         self.shard.held.note_first_runs(claim, &jobs);
@@ -165,7 +176,7 @@ impl ShardStore {
         let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, draw, lines };
         let shard = &self.shard;
         let request = |known: &Known| Ok(wish.request(shard, known));
-        let script = &shard.scripts.fast.next;
+        let script = &shard.scripts.hot.next;
         match shard.run("look for due jobs", script, now.into(), request).await? {
             Some(mut answer) => {
                 let (due, lapse) = (answer.moment()?, answer.moment()?);
@@ -244,8 +255,8 @@ impl Wish<'_> {
     }
 }
 
-/// How many lines a claim is to be told of that may be next after it. Others take some of them
-/// before it asks again.
+/// How many lines the script returns as candidates for the worker's next claim. Other claims take some
+/// of them before that.
 fn ahead_of(limit: usize) -> usize {
     if limit == 0 { 0 } else { limit.saturating_mul(4).saturating_add(32) }
 }

@@ -2,43 +2,46 @@
 //! ending attempts well, renewing leases, and looking whether anything is due.
 //!
 //! A script knows the common cases only. It says so before it writes where a case is another one,
-//! and then the caller takes the step that knows all cases (`tx`). `lua/begin.lua` is what the
-//! scripts have in common.
+//! and then the engine takes its step, which knows all cases. `lua/begin.lua` is what the scripts have in
+//! common.
 
 mod claim;
-mod due;
 mod enqueue;
 mod held;
 mod lines;
+mod look;
+mod overview;
 mod plan;
+mod prune;
 mod renew;
 mod settle;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use quell_core::part::Notifications;
 use quell_core::{QueueName, Result, Timestamp};
 use redis::Value;
 
-pub(crate) use self::claim::Given;
 pub(crate) use self::held::Held;
 pub(crate) use self::lines::Lines;
+pub(crate) use self::plan::parts;
 use crate::known::Known;
 use crate::link::Script;
 use crate::look::{maybe_bytes, text, values};
+use crate::open::Numbered;
 use crate::pack::{Item, pack};
 use crate::row::corrupt;
 use crate::shard::{Shard, Time};
-use crate::tx::Numbered;
 
-/// How often names are learnt anew for one call, before the step is taken that waits for nobody.
+/// How often names are read again for one call before the engine takes its step.
 const TRIES: u32 = 3;
 /// Longer than this, sums of times may leave what Lua's numbers can hold.
 const LONGEST: u64 = 1 << 51;
 
 /// The scripts of one call.
 #[derive(Debug)]
-pub(crate) struct Fast {
+pub(crate) struct Hot {
     enqueue: Script,
     claim: Script,
     /// The first part of a claim, which starts nothing.
@@ -47,12 +50,12 @@ pub(crate) struct Fast {
     renew: Script,
 }
 
-impl Fast {
+impl Hot {
     pub(crate) fn new() -> Self {
         let begin = include_str!("../lua/begin.lua");
         let script = |code| Script::writing(&[begin, code].concat());
         let (next, start) = (include_str!("../lua/claim.lua"), include_str!("../lua/start.lua"));
-        Fast {
+        Hot {
             enqueue: script(include_str!("../lua/enqueue.lua")),
             claim: script(&[next, start].concat()),
             next: Script::reading(&[begin, next].concat()),
@@ -98,9 +101,9 @@ impl Shard {
         for _ in 0..TRIES {
             let known = self.known();
             let Some(Request { keys, asked }) = request(&known)? else { return Ok(None) };
-            let (told, asked) = (self.told(time), pack(&asked));
+            let (time, asked) = (self.time_argument(time), pack(&asked));
             let version = known.version.clone().unwrap_or_default();
-            let args = [told.as_bytes(), version.as_slice(), asked.as_slice()];
+            let args = [time.as_bytes(), version.as_slice(), asked.as_slice()];
             let keys = keys.into_names();
             let answer = self.link.ask(what, script, &keys, &args).await?;
             let mut values = values(answer)?.into_iter();
@@ -153,6 +156,14 @@ impl Answer {
         maybe_bytes(value)?
             .map(|bytes| crate::look::moment(&String::from_utf8_lossy(&bytes)))
             .transpose()
+    }
+}
+
+/// Adds hints to those of other scripts of the call.
+fn add_wakes(news: &mut Notifications, wakes: BTreeMap<QueueName, Timestamp>) {
+    for (queue, due) in wakes {
+        let first = news.wakes.entry(queue).or_insert(due);
+        *first = due.min(*first);
     }
 }
 

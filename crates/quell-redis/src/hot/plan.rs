@@ -7,50 +7,50 @@ use quell_core::edge::Edge;
 use quell_core::trigger::Keyed;
 use quell_core::{Batch, Fold, Key, NewTrigger, TaskName, When};
 
+use quell_engine::Part;
+
 use super::{exact, exact_moment};
 use crate::known::{Known, Lane};
+
+/// Triggers that one script takes, unless one batch has more.
+const MOST_TRIGGERS: usize = 1_000;
 
 /// Parts of a call that are taken in their order. Of more, those that one script takes come first:
 /// a few triggers of another kind must not slow down the calls of others.
 const MOST_PARTS: usize = 4;
-/// Triggers that one script takes, unless one batch has more.
-const MOST_TRIGGERS: usize = 1_000;
-
-/// Batches, by their places in the call, and whether one script may take them.
-#[derive(Debug)]
-pub(super) struct Part {
-    pub(super) is_common: bool,
-    pub(super) batches: Vec<usize>,
-}
 
 /// The parts of a call, in the order in which they are taken.
-pub(super) fn parts(known: &Known, batches: &[Batch]) -> Vec<Part> {
-    let common: Vec<bool> = batches.iter().map(|batch| is_common(known, batch)).collect();
+pub(crate) fn parts(known: &Known, batches: &[Batch]) -> Vec<Part> {
+    let hot: Vec<bool> = batches.iter().map(|batch| is_common(known, batch)).collect();
     let mut parts: Vec<Part> = Vec::new();
-    for (place, is_common) in common.iter().copied().enumerate() {
+    for (place, is_hot) in hot.iter().copied().enumerate() {
         match parts.last_mut() {
-            Some(part) if part.is_common == is_common => part.batches.push(place),
-            _ => parts.push(Part { is_common, batches: vec![place] }),
+            Some(part) if part.is_hot == is_hot => part.batches.push(place),
+            _ => parts.push(Part { is_hot, batches: vec![place] }),
         }
     }
-    if parts.len() > MOST_PARTS { in_two(batches, &common) } else { parts }
+    if parts.len() > MOST_PARTS { in_two(batches, &hot) } else { parts }
 }
 
 /// The common batches, and then the others with those that meet a key after one of them.
-fn in_two(batches: &[Batch], common: &[bool]) -> Vec<Part> {
+fn in_two(batches: &[Batch], hot: &[bool]) -> Vec<Part> {
     let mut met = HashSet::new();
     let (mut first, mut others) = (Vec::new(), Vec::new());
-    for (place, (batch, is_common)) in batches.iter().zip(common).enumerate() {
-        let mut keys = batch.triggers.iter().filter_map(task_key);
-        if *is_common && !keys.clone().any(|key| met.contains(&key)) {
+    for (place, (batch, is_hot)) in batches.iter().zip(hot).enumerate() {
+        let keys = keys_of(batch);
+        if *is_hot && !keys.iter().any(|key| met.contains(key)) {
             first.push(place);
         } else {
-            met.extend(keys.by_ref());
+            met.extend(keys);
             others.push(place);
         }
     }
-    let part = |is_common, batches| Part { is_common, batches };
-    vec![part(true, first), part(false, others)]
+    vec![Part { is_hot: true, batches: first }, Part { is_hot: false, batches: others }]
+}
+
+/// The keys whose windows the triggers of a batch may join.
+fn keys_of(batch: &Batch) -> Vec<(&TaskName, &Key)> {
+    batch.triggers.iter().filter_map(task_key).collect()
 }
 
 fn task_key(trigger: &NewTrigger) -> Option<(&TaskName, &Key)> {

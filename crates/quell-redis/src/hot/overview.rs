@@ -7,15 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::alert::{LaneOverview, Overview};
-use quell_core::{Counts, JobId, JobState, QueueName, Result, TaskName, Timestamp};
+use quell_core::{Counts, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
+use tracing::warn;
+
+use crate::backend::RedisBackend;
+use crate::backend::fitting;
 use crate::known::Known;
-use crate::look::{Read, Score, job_of};
+use crate::listing::CHUNK;
+use crate::look::{Read, Score, job_of, read_fields};
+use crate::open::VERSION;
 use crate::portions::{Order, Walk};
+use crate::row::decode_job;
 use crate::shard::Time;
-use crate::store::ShardStore;
-use crate::tx::VERSION;
-use crate::upkeep::fitting;
 
 /// Windows that wait for an attempt of their key or for an older window: an overview sees the
 /// earliest, as far as their rows are not too long to be read.
@@ -31,7 +35,7 @@ const LOOK: &str = "look at all queues";
 #[derive(Default)]
 struct Lanes(BTreeMap<(QueueName, TaskName), LaneOverview>);
 
-/// The lines of one queue, of which the first of each of these tasks has not been met yet.
+/// The lines of one queue, and the tasks whose first line has not been found yet.
 struct Lines {
     queue: QueueName,
     tasks: BTreeSet<TaskName>,
@@ -53,9 +57,14 @@ impl Lanes {
     }
 }
 
-impl ShardStore {
+impl RedisBackend {
     pub(crate) async fn read_overview(&self, time: Time) -> Result<Overview> {
-        let counts = self.read_counts().await?;
+        let tally = self.shard.counts().await?.into_iter();
+        let counts = tally.map(|((queue, task, state), jobs)| {
+            let jobs = u64::try_from(jobs).unwrap_or(0);
+            Counts { queue, task, state, jobs }
+        });
+        let counts: Vec<Counts> = counts.collect();
         let keys = &self.shard.keys;
         let reads = [
             Read::Fields(keys.meta(), vec![VERSION.to_owned()]),
@@ -82,8 +91,10 @@ impl ShardStore {
         self.note_heads(&known, &counts, &mut lanes).await?;
         let ids: Result<Vec<JobId>> = waiting.iter().map(|(member, _)| job_of(member)).collect();
         let ids = self.first_rows(ids?).await?;
-        for job in self.read_jobs(&ids).await?.iter().filter(|job| job.waits) {
-            lanes.note_due(&job.queue, &job.task, job.window.due_at);
+        for ids in ids.chunks(CHUNK) {
+            for job in self.read_jobs(&known, ids).await?.iter().filter(|job| job.waits) {
+                lanes.note_due(&job.queue, &job.task, job.window.due_at);
+            }
         }
         Ok(Overview { now: looked.now, lanes: lanes.0.into_values().collect(), unreadable })
     }
@@ -122,7 +133,20 @@ impl ShardStore {
         Ok(())
     }
 
-    /// The first of these jobs, so many that their rows stay within the bound of bytes of a call.
+    /// The rows of jobs, of those that are there and can be decoded: one that cannot must not hide the
+    /// others.
+    async fn read_jobs(&self, known: &Known, ids: &[JobId]) -> Result<Vec<Job>> {
+        let fields: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let reads = read_fields(&self.shard.keys.jobs(), &fields);
+        let rows = self.shard.look(LOOK, Time::Last, &reads).await?.fields()?;
+        let decode = |(id, row): (&JobId, Option<Vec<u8>>)| {
+            let job = decode_job(*id, &row?, known);
+            job.inspect_err(|error| warn!(%error, "row left out")).ok()
+        };
+        Ok(ids.iter().zip(rows).filter_map(decode).collect())
+    }
+
+    /// The first of these jobs, as many as have rows within the bound of bytes of a call.
     async fn first_rows(&self, mut ids: Vec<JobId>) -> Result<Vec<JobId>> {
         if ids.is_empty() {
             return Ok(ids);

@@ -10,18 +10,19 @@ use quell_core::{
     Timestamp,
 };
 
-use super::Request;
+use quell_engine::Taken;
+
 use super::held::HeldJob;
+use super::{Request, add_wakes};
+use crate::backend::RedisBackend;
+use crate::commit::lane_member;
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::row::corrupt;
 use crate::shard::Shard;
-use crate::store::ShardStore;
-use crate::write::lane_member;
 
 /// Ends that one script takes.
 const MOST_ENDS: usize = 1_000;
-/// Lanes in which windows may be that one script is told of.
+/// Lanes that one script receives because windows may be in them.
 const MOST_LANES: usize = 64;
 
 /// The end of an attempt of a job that this process was given.
@@ -32,51 +33,31 @@ struct End<'s> {
     job: HeldJob,
 }
 
-impl ShardStore {
-    /// Ends attempts; answers come in the same order.
-    pub(crate) async fn settle_each(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
-        let mut settled = self.told.take(&settlements);
-        let ended = self.settle_left(now, &settlements, &mut settled).await;
-        if let Err(error) = ended {
-            self.told.keep(settled.iter().flatten());
-            return Err(error);
-        }
-        self.shard.held.forget(settlements.iter().map(|one| one.lease.job));
-        let settled: Option<Vec<Settled>> = settled.into_iter().collect();
-        settled.ok_or_else(|| corrupt("fewer answers than ends"))
-    }
-
-    /// Ends the attempts that have no answer yet.
-    async fn settle_left(
+impl RedisBackend {
+    /// Ends those attempts that scripts may end; the others have no answer. None where there are none of
+    /// those.
+    pub(crate) async fn settle_some(
         &self,
         now: Option<Timestamp>,
         settlements: &[Settlement],
-        settled: &mut [Option<Settled>],
-    ) -> Result<()> {
+    ) -> Result<Taken<Vec<Option<Settled>>>> {
+        let mut settled = self.answers.take(settlements);
+        let mut news = Notifications::default();
         let mut ends = self.common_ends(settlements);
         ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
         for ends in ends.chunks(MOST_ENDS) {
-            self.settle_fast(now, ends, settled).await?;
+            if let Err(error) = self.settle_ends(now, ends, (&mut settled, &mut news)).await {
+                self.answers.keep(settled.iter().flatten());
+                return Err(error);
+            }
         }
-        let others = settlements.iter().zip(&*settled).filter(|(_, settled)| settled.is_none());
-        let others: Vec<Settlement> = others.map(|(one, _)| one.clone()).collect();
-        if others.is_empty() {
-            return Ok(());
-        }
-        let mut answers = self.settle_by_step(now, &others).await?.into_iter();
-        for settled in settled.iter_mut().filter(|settled| settled.is_none()) {
-            *settled = answers.next();
-        }
-        Ok(())
+        self.shard.held.forget(settlements.iter().map(|one| one.lease.job));
+        Ok(settled.iter().any(Option::is_some).then_some((settled, news)))
     }
 
     /// The ends that the script may know, with their places in the call.
     fn common_ends<'s>(&self, settlements: &'s [Settlement]) -> Vec<(usize, End<'s>)> {
-        if self.history.is_some() {
+        if self.records {
             return Vec::new();
         }
         // Of one job, all ends take the same way, in their order.
@@ -86,24 +67,23 @@ impl ShardStore {
             let Settlement { lease, outcome: Outcome::Succeeded { output } } = settlement else {
                 return None;
             };
-            let job = self.shard.held.get(lease.job).filter(|_| !others.contains(&lease.job))?;
+            let job = self.shard.held.get(lease).filter(|_| !others.contains(&lease.job))?;
             Some((place, End { lease: *lease, output: output.as_ref(), job }))
         };
         settlements.iter().enumerate().filter_map(common).collect()
     }
 
-    async fn settle_fast(
+    async fn settle_ends(
         &self,
         now: Option<Timestamp>,
         ends: &[(usize, End<'_>)],
-        settled: &mut [Option<Settled>],
+        (settled, news): (&mut [Option<Settled>], &mut Notifications),
     ) -> Result<()> {
         let shard = &self.shard;
-        let script = &shard.scripts.fast.settle;
+        let script = &shard.scripts.hot.settle;
         let request = |known: &Known| Ok(request(shard, known, ends));
         let answer = shard.run("end attempts", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(()) };
-        let mut ended = Vec::with_capacity(ends.len());
         for (place, end) in ends {
             let became = match answer.count()? {
                 0 => SettledAs::Refused,
@@ -111,13 +91,13 @@ impl ShardStore {
                 _ => continue,
             };
             if became == SettledAs::Succeeded {
-                ended.push(end.lease.job);
+                news.ended.push(end.lease.job);
             }
             if let Some(place) = settled.get_mut(*place) {
                 *place = Some(Settled { lease: end.lease, became });
             }
         }
-        self.spread(Notifications { wakes: answer.wakes()?, ended, ..Notifications::default() });
+        add_wakes(news, answer.wakes()?);
         Ok(())
     }
 }
@@ -212,7 +192,7 @@ impl<'e> Groups<'e> {
                 worker.as_str(),
                 Item::from_count(lease.token.starts()),
                 Item::from_count(lease.token.draw().get()),
-                // What limits kept back may start, at any worker.
+                // Jobs that limits kept in the queue may start, at any worker.
                 known.settings(queue).limits_concurrency(),
                 since,
                 until,

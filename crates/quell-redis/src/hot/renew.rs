@@ -5,20 +5,20 @@ use std::time::Duration;
 use quell_core::{Lease, Renewal, Result, Timestamp};
 
 use super::{Request, exact};
+use crate::backend::RedisBackend;
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::store::ShardStore;
 
-impl ShardStore {
+impl RedisBackend {
     /// None where the step must be taken that knows all cases.
-    pub(crate) async fn renew_fast(
+    pub(crate) async fn renew_all(
         &self,
         now: Option<Timestamp>,
         leases: &[Lease],
         length: Duration,
     ) -> Result<Option<Vec<Renewal>>> {
-        // Renewals are events, which the other step tells.
-        if self.history.is_some() {
+        // Renewals are events, and the engine's step records them.
+        if self.records {
             return Ok(None);
         }
         let shard = &self.shard;
@@ -31,7 +31,7 @@ impl ShardStore {
             let asked = vec![Item::from(length), Item::List(held.collect())];
             Ok(Some(Request { keys: shard.first_keys([shard.keys.leases()]), asked }))
         };
-        let script = &shard.scripts.fast.renew;
+        let script = &shard.scripts.hot.renew;
         let answer = shard.run("renew leases", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(None) };
         leases.iter().map(|_| answer.moment().map(Renewal::from)).collect::<Result<_>>().map(Some)

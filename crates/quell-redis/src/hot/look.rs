@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use quell_core::{NextDue, QueueName, Result, TaskName, Timestamp};
 
+use crate::backend::RedisBackend;
 use crate::known::Known;
 use crate::look::Read;
+use crate::open::VERSION;
 use crate::shard::Time;
-use crate::store::ShardStore;
-use crate::tx::VERSION;
 
 /// Lines of one queue that a look sees, those that are due first.
 const MOST_HEADS: usize = 200;
@@ -17,13 +17,13 @@ const MOST_HEADS: usize = 200;
 #[derive(Debug, Default)]
 struct First {
     due: Option<Timestamp>,
-    /// Whether there are more lines than the look saw, of which none was of the tasks.
+    /// Whether there are more lines than were read, and none of those read was of the tasks.
     unsure: bool,
 }
 
-impl ShardStore {
+impl RedisBackend {
     /// None where the step must be taken that knows all cases.
-    pub(crate) async fn next_due_fast(
+    pub(crate) async fn next_due_of(
         &self,
         now: Option<Timestamp>,
         queue: &QueueName,
@@ -42,21 +42,17 @@ impl ShardStore {
         self.next_by_script(now, queue, tasks).await
     }
 
-    /// As [`Store::peek`](quell_core::Store::peek).
+    /// As [`Store::peek`](quell_core::Store::peek); none where that is not sure of a queue.
     pub(crate) async fn peek_all(
         &self,
         now: Option<Timestamp>,
         queues: &[(QueueName, Arc<[TaskName]>)],
-    ) -> Result<Vec<NextDue>> {
+    ) -> Result<Option<Vec<NextDue>>> {
         let asked: Vec<(&QueueName, &[TaskName])> =
             queues.iter().map(|(queue, tasks)| (queue, &**tasks)).collect();
-        let mut answers = Vec::with_capacity(queues.len());
         let (looked, _) = self.look_at_heads(now.into(), &asked).await?;
-        for ((next, unsure), (queue, tasks)) in looked.into_iter().zip(asked) {
-            let next = if unsure { self.next_due_by_step(now, queue, tasks).await? } else { next };
-            answers.push(next);
-        }
-        Ok(answers)
+        let sure = looked.into_iter().map(|(next, unsure)| Some(next).filter(|_| !unsure));
+        Ok(sure.collect())
     }
 
     /// When the first jobs of these queues are due whatever limits say, and whether that is not

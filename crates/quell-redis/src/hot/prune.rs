@@ -3,40 +3,77 @@
 //! A schedule is looked at where its oldest span may have ended so long ago: about once a year, as
 //! long as it fires by plan.
 
+use std::time::Duration;
+
 use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
-use quell_core::{Pruned, Result, ScheduleName, Timestamp};
+use quell_core::{Pruned, Result, Retention, ScheduleName, Timestamp};
 use tracing::error;
 
+use crate::backend::RedisBackend;
 use crate::fired::{MICROSECOND, Record};
 use crate::look::{Read, Score};
-use crate::pace::TRIES;
+use crate::open::{Cell, Open, Tries};
 use crate::row::from_json;
-use crate::schedules::SPANS;
 use crate::shard::Time;
-use crate::store::{ShardStore, step};
-use crate::tx::{Cell, Committed, Tx, contended};
+use crate::ticks::SPANS;
+use crate::writes::Writes;
 
 /// Schedules that one step looks at.
 const SCHEDULES: usize = 10;
 
-impl ShardStore {
+impl RedisBackend {
+    /// Looks whether there is anything to remove, and forgets old ticks. None where the engine has to
+    /// remove rows.
+    pub(crate) async fn prune_ticks(
+        &self,
+        time: Time,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<Option<Pruned>> {
+        let keys = &self.shard.keys;
+        let reads = [keys.ended(), keys.dead(), keys.expiry(), keys.tick_times()];
+        let reads = reads.map(|key| Read::lowest(key, 1));
+        let mut looked = self.shard.look("look for what has ended", time, &reads).await?;
+        let now = looked.now;
+        let mut first =
+            || -> Result<Option<Timestamp>> { Ok(looked.scored()?.pop().map(|(_, at)| at)) };
+        let (ended, dead, expires, tick) = (first()?, first()?, first()?, first()?);
+        let is_old = |at: Option<Timestamp>, keep: Option<Duration>| {
+            at.zip(keep).is_some_and(|(at, keep)| at <= now.before(keep))
+        };
+        let rows = is_old(ended, retention.succeeded)
+            || is_old(dead, retention.dead)
+            || is_old(expires, Some(Duration::ZERO));
+        if tick.is_none_or(|at| at >= now.before(RECORD)) {
+            return Ok((!rows).then(Pruned::default));
+        }
+        let pruned = self.forget_old_ticks(time, limit).await?;
+        Ok(Some(Pruned { more: pruned.more || rows, ..pruned }))
+    }
+
     /// Forgets spans of ticks, at most `limit`.
-    pub(crate) async fn forget_old_ticks(&self, time: Time, limit: usize) -> Result<Pruned> {
-        Ok(step!(self, "forget old ticks", (time, 0, false), |tx| {
-            Some(tx.forget_old_ticks(limit).await?)
-        }))
+    async fn forget_old_ticks(&self, time: Time, limit: usize) -> Result<Pruned> {
+        let mut tries = Tries::default();
+        loop {
+            let (mut open, mut writes) = self.shard.begin(time).await?;
+            let pruned = open.forget_old_ticks(&mut writes, limit).await?;
+            if open.finish(writes).await? {
+                return Ok(pruned);
+            }
+            tries.again("forget old ticks").await?;
+        }
     }
 }
 
-impl Tx<'_> {
-    async fn forget_old_ticks(&mut self, limit: usize) -> Result<Pruned> {
-        let (keys, oldest) = (self.shard.keys.clone(), self.now.before(RECORD));
+impl Open {
+    async fn forget_old_ticks(&mut self, writes: &mut Writes, limit: usize) -> Result<Pruned> {
+        let (keys, oldest) = (self.keys().clone(), self.now.before(RECORD));
         let schedules = limit.clamp(1, SCHEDULES);
         let to = Score::At(oldest.before(MICROSECOND));
         let due = Read::Lowest { key: keys.tick_times(), from: Score::Min, to, limit: schedules };
         let names = self.look(vec![due]).await?.scored()?;
         let cells = names.iter().map(|(name, _)| Cell::new(keys.ticks(), name.as_str()));
-        self.fetch(cells.collect(), Vec::new()).await?;
+        self.fetch(cells.collect()).await?;
         let mut pruned = Pruned { more: names.len() >= schedules, ..Pruned::default() };
         for (name, _) in names {
             let left = limit.saturating_sub(usize::try_from(pruned.expired).unwrap_or(usize::MAX));
@@ -45,7 +82,7 @@ impl Tx<'_> {
                 break;
             }
             let name = ScheduleName::new(name)?;
-            let gone = self.forget_old_spans(&name, oldest, left.min(SPANS)).await?;
+            let gone = self.forget_old_spans(writes, (&name, oldest), left.min(SPANS)).await?;
             pruned.expired = pruned.expired.saturating_add(gone.expired);
             pruned.more |= gone.more;
         }
@@ -55,14 +92,14 @@ impl Tx<'_> {
     /// Forgets spans of one schedule that ended before a time.
     async fn forget_old_spans(
         &mut self,
-        name: &ScheduleName,
-        oldest: Timestamp,
+        writes: &mut Writes,
+        (name, oldest): (&ScheduleName, Timestamp),
         limit: usize,
     ) -> Result<Pruned> {
-        let keys = self.shard.keys.clone();
+        let keys = self.keys().clone();
         let mut pruned = Pruned::default();
         let Some(record) = self.cell(keys.ticks(), name.as_str()) else {
-            self.beside.forget_ticks(&keys, name);
+            writes.forget_ticks(&keys, name);
             return Ok(pruned);
         };
         let mut record: Record = match from_json("a record of ticks", record) {
@@ -71,7 +108,7 @@ impl Tx<'_> {
             Err(error) => {
                 error!(%error, schedule = %name, "ticks cannot be decoded, trying again");
                 let later = oldest + UNREADABLE_PAUSE;
-                self.beside.place(keys.tick_times(), name.to_string(), later);
+                writes.place(keys.tick_times(), name.to_string(), later);
                 return Ok(pruned);
             }
         };
@@ -92,25 +129,25 @@ impl Tx<'_> {
             let gone = looked.scored()?;
             pruned.more |= gone.len() >= budget;
             for (member, _) in gone.into_iter().take(budget) {
-                self.beside.unplace(set.clone(), member);
+                writes.unplace(set.clone(), member);
                 pruned.expired = pruned.expired.saturating_add(1);
                 budget = budget.saturating_sub(1);
             }
             left = left.into_iter().chain(looked.scored()?.first().map(|(_, last)| *last)).min();
         }
         if pruned.more {
-            self.beside.hash_set(keys.ticks(), name, record.changed()?);
+            writes.hash_set(keys.ticks(), name, record.changed()?);
             return Ok(pruned);
         }
         match left {
             Some(left) => {
                 record.newest = record.newest.filter(|span| span.last >= oldest);
                 record.oldest = left;
-                self.beside.hash_set(keys.ticks(), name, record.changed()?);
-                self.beside.place(keys.tick_times(), name.to_string(), left);
+                writes.hash_set(keys.ticks(), name, record.changed()?);
+                writes.place(keys.tick_times(), name.to_string(), left);
             }
             None => {
-                self.beside.forget_ticks(&keys, name);
+                writes.forget_ticks(&keys, name);
                 pruned.expired = pruned.expired.saturating_add(1);
             }
         }

@@ -9,15 +9,17 @@ use quell_core::part::Notifications;
 use quell_core::trigger::Keyed;
 use quell_core::{Batch, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
 
-use super::plan::{Burst, Gathered, lane_of, parts};
-use super::{Answer, Request, exact};
+use super::plan::{Burst, Gathered, lane_of};
+use super::{Answer, Request, add_wakes, exact};
+use quell_engine::Taken as Answered;
+
+use crate::backend::RedisBackend;
+use crate::commit::lane_member;
 use crate::known::Known;
+use crate::open::Numbered;
 use crate::pack::{Item, list};
-use crate::row::{corrupt, short_bound};
+use crate::row::short_bound;
 use crate::shard::Shard;
-use crate::store::ShardStore;
-use crate::tx::Numbered;
-use crate::write::lane_member;
 
 /// The answer to each batch of a call, once it is there.
 type Answers = Vec<Option<Result<Vec<Receipt>>>>;
@@ -27,103 +29,45 @@ const PLAIN: i64 = 0;
 const AT: i64 = 1;
 const KEYED: i64 = 2;
 
-impl ShardStore {
-    /// Accepts batches, each whole or not at all; receipts come in the same order.
-    pub(crate) async fn accept_each(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        let parts = parts(&self.shard.known(), &batches);
-        if self.history.is_some() || parts.iter().all(|part| !part.is_common) {
-            return self.accept_by_step(now, &batches).await;
-        }
-        let mut answers: Answers = batches.iter().map(|_| None).collect();
-        for part in parts {
-            let taken = if part.is_common {
-                self.gather(now, &batches, &part.batches, &mut answers).await
-            } else {
-                self.accept_left(now, &batches, &part.batches, &mut answers).await
-            };
-            if let Err(error) = taken {
-                // What was taken before stays, and its callers are told so.
-                if answers.iter().all(Option::is_none) {
-                    return Err(error);
-                }
-                let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(error.share()));
-                return Ok(answers.into_iter().map(answer).collect());
-            }
-        }
-        let lost = || Err(corrupt("an answer to a batch is missing"));
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
-    }
-
-    /// The step that knows all cases, for some batches of a call.
-    async fn accept_left(
+impl RedisBackend {
+    /// Accepts as many of these batches as one script takes, from the first on, each whole or not at all.
+    /// Those that it leaves have no answer.
+    pub(crate) async fn accept_some(
         &self,
         now: Option<Timestamp>,
         batches: &[Batch],
-        left: &[usize],
-        answers: &mut Answers,
-    ) -> Result<()> {
-        let picked: Vec<Batch> =
-            left.iter().filter_map(|place| batches.get(*place)).cloned().collect();
-        let answered = self.accept_by_step(now, &picked).await?;
-        for (place, answer) in left.iter().zip(answered) {
-            put(answers, *place, answer);
+    ) -> Result<Answered<Answers>> {
+        let places: Vec<usize> = (0..batches.len()).collect();
+        let gathered = Gathered::of(batches, &places);
+        let mut news = Notifications::default();
+        if gathered.batches == 0 {
+            return Ok(Some((vec![None], news)));
         }
-        Ok(())
-    }
-
-    /// Takes what it can of these batches by scripts, in their order, and the rest by steps.
-    async fn gather(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-        mut places: &[usize],
-        answers: &mut Answers,
-    ) -> Result<()> {
-        while let Some(first) = places.first() {
-            let gathered = Gathered::of(batches, places);
-            let (taken, later) = places.split_at_checked(gathered.batches).unwrap_or_default();
-            if taken.is_empty() {
-                self.accept_left(now, batches, &[*first], answers).await?;
-                places = places.get(1..).unwrap_or_default();
-                continue;
-            }
-            places = later;
-            let mut receipts: BTreeMap<usize, Vec<Option<Receipt>>> = BTreeMap::new();
-            for place in taken {
-                let count = batches.get(*place).map_or(0, |batch| batch.triggers.len());
-                receipts.insert(*place, vec![None; count]);
-            }
-            self.run_gathered(now, &gathered, &mut receipts).await?;
-            let mut left = Vec::new();
-            for (place, receipts) in receipts {
-                match receipts.into_iter().collect::<Option<Vec<Receipt>>>() {
-                    Some(receipts) => put(answers, place, Ok(receipts)),
-                    None => left.push(place),
-                }
-            }
-            if !left.is_empty() {
-                self.accept_left(now, batches, &left, answers).await?;
-            }
+        let taken = batches.get(..gathered.batches).unwrap_or_default();
+        let mut receipts: BTreeMap<usize, Vec<Option<Receipt>>> = BTreeMap::new();
+        for (place, batch) in taken.iter().enumerate() {
+            receipts.insert(place, vec![None; batch.triggers.len()]);
         }
-        Ok(())
+        self.run_gathered(now, &gathered, (&mut receipts, &mut news)).await?;
+        let answers = receipts.into_values().map(|receipts| {
+            let receipts: Option<Vec<Receipt>> = receipts.into_iter().collect();
+            receipts.map(Ok)
+        });
+        Ok(Some((answers.collect(), news)))
     }
 
     async fn run_gathered(
         &self,
         now: Option<Timestamp>,
         gathered: &Gathered<'_>,
-        receipts: &mut BTreeMap<usize, Vec<Option<Receipt>>>,
+        (receipts, news): (&mut BTreeMap<usize, Vec<Option<Receipt>>>, &mut Notifications),
     ) -> Result<()> {
         if gathered.bursts.is_empty() {
             return Ok(());
         }
         let shard = &self.shard;
         let request = |known: &Known| request(shard, known, gathered);
-        let script = &shard.scripts.fast.enqueue;
+        let script = &shard.scripts.hot.enqueue;
         let _shared = shard.accepting.read().await;
         let answer = shard.run("accept triggers", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(()) };
@@ -137,15 +81,9 @@ impl ShardStore {
                 }
             }
         }
-        self.spread(Notifications { wakes: answer.wakes()?, ..Notifications::default() });
+        add_wakes(news, answer.wakes()?);
         shard.steps.spared();
         Ok(())
-    }
-}
-
-fn put(answers: &mut Answers, place: usize, answer: Result<Vec<Receipt>>) {
-    if let Some(place) = answers.get_mut(place) {
-        *place = Some(answer);
     }
 }
 
@@ -167,7 +105,7 @@ impl Taken {
         Ok((job > 0).then_some(taken))
     }
 
-    /// The receipts of the last triggers of its window, of which the first may have opened it.
+    /// The receipts of the last triggers of its window. The first trigger may have opened the window.
     fn receipts(&self, burst: &Burst<'_>) -> impl Iterator<Item = Receipt> {
         let Taken { job, due, triggers, is_new } = *self;
         let count = u64::try_from(burst.members.len()).unwrap_or(u64::MAX);
