@@ -52,6 +52,7 @@ pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts
     let (mut operator, mut processes) = begin(folder, ground).await;
     let (mut tally, mut revived) = (Tally::new(folder), 0);
     let needs = needs(run.deck, Books::open(&ground.url()).unwrap().is_some());
+    declared(&mut tally).await;
     let began = Instant::now();
     for (done, (wait, fault)) in Plan::new(seed as u64, run.deck, run.longest_wait).enumerate() {
         let is_due = done >= faults || (asked_for.is_none() && began.elapsed() > LONG);
@@ -84,6 +85,16 @@ pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts
     counts.extend(tally.look().clone());
     eprintln!("seed {seed}: {counts}");
     counts
+}
+
+/// Waits until the schedule is on record: the checker must excuse each tick of one that a process declared
+/// as it was lost.
+async fn declared(tally: &mut Tally) {
+    let deadline = Instant::now() + PATIENCE;
+    while tally.look().of("schedules on record") == 0 {
+        assert!(Instant::now() < deadline, "no process declares the schedule");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Waits until triggers were accepted and attempts started; not for long, as a fault may last.

@@ -52,6 +52,7 @@ const LINES: &[(&[&str], &str)] = &[
     (&["\"event\":\"start\"", "\"task\":\"narrow\""], "attempts under concurrency limits"),
     (&["\"event\":\"start\"", "\"task\":\"rated\""], "attempts under rates"),
     (&["\"event\":\"start\"", "\"task\":\"note\""], "attempts of servers"),
+    (&["\"event\":\"schedule\""], "schedules on record"),
     (&["\"event\":\"lapse\""], "leases expired"),
     (&["\"became\":{\"absorbed\""], "jobs absorbed"),
     (&["\"event\":\"settle\"", "\"became\":\"refused\""], "late settlements refused"),
