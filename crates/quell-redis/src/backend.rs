@@ -12,10 +12,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
+use quell_core::history::Event;
 use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, Error, Job, JobId, Key, Lease, NextDue, Pruned, QueueName,
-    Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp, WorkerId,
+    Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue,
+    Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
+    Timestamp, WorkerId,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
@@ -39,7 +41,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub(crate) struct RedisBackend {
     pub(crate) shard: Arc<Shard>,
-    /// Whether the store records a history: then all goes by the engine's steps, which record events.
+    /// Whether the store records a history.
     pub(crate) records: bool,
     /// Answers that callers have not received yet.
     pub(crate) answers: SettledAnswers,
@@ -62,6 +64,11 @@ impl RedisBackend {
         let (shard, answers, unreadable) =
             (Arc::new(shard), SettledAnswers::default(), Mutex::default());
         RedisBackend { shard, records, answers, unreadable }
+    }
+
+    /// These events, where the store records a history.
+    pub(crate) fn events(&self, events: impl Iterator<Item = Event>) -> Vec<Event> {
+        if self.records { events.collect() } else { Vec::new() }
     }
 
     pub(crate) fn unreadable(&self) -> MutexGuard<'_, Vec<Error>> {
@@ -243,9 +250,6 @@ impl Backend for RedisBackend {
     }
 
     fn parts(&self, batches: &[Batch]) -> Vec<Part> {
-        if self.records {
-            return vec![Part { is_hot: false, batches: (0..batches.len()).collect() }];
-        }
         parts(&self.shard.known(), batches)
     }
 
@@ -263,7 +267,12 @@ impl Backend for RedisBackend {
         claim: &Claim,
     ) -> Result<Taken<(Claimed, bool)>> {
         let claimed = self.claim_some(now, claim).await?;
-        Ok(claimed.map(|claimed| (claimed, Notifications::default())))
+        Ok(claimed.map(|(claimed, has_rest)| {
+            let started = |job: &ClaimedJob| job.lease_until.before(claim.lease);
+            let event = |job| Event::claimed(started(job), claim, job);
+            let events = self.events(claimed.jobs.iter().map(event));
+            ((claimed, has_rest), Notifications { events, ..Notifications::default() })
+        }))
     }
 
     fn met_unreadable(&self) -> Vec<Error> {
@@ -277,7 +286,14 @@ impl Backend for RedisBackend {
         lease: Duration,
     ) -> Result<Taken<Vec<Renewal>>> {
         let renewed = self.renew_all(now, leases, lease).await?;
-        Ok(renewed.map(|renewed| (renewed, Notifications::default())))
+        Ok(renewed.map(|(t, renewed)| {
+            let events = leases.iter().zip(&renewed).filter_map(|(lease, renewal)| {
+                let Lease { job, token } = *lease;
+                renewal.until().map(|until| Event::Renew { t, job, token, until })
+            });
+            let events = self.events(events);
+            (renewed, Notifications { events, ..Notifications::default() })
+        }))
     }
 
     async fn hot_settle_some(

@@ -55,6 +55,7 @@ pub struct RedisOptions {
     timeout: Duration,
     pub(crate) ca_file: Option<PathBuf>,
     history: Option<Sink>,
+    steps_only: bool,
 }
 
 impl RedisOptions {
@@ -89,6 +90,7 @@ impl RedisOptions {
             timeout: Duration::from_secs(10),
             ca_file: None,
             history: None,
+            steps_only: false,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             options = options.with(pair)?;
@@ -203,6 +205,13 @@ impl RedisOptions {
         self
     }
 
+    /// Has common calls, too, made by the steps that know all cases: a test of what both leave.
+    #[doc(hidden)]
+    pub fn steps_only(mut self) -> Self {
+        self.steps_only = true;
+        self
+    }
+
     /// Opens the store; call it inside a tokio runtime, on which its listener will run.
     ///
     /// # Errors
@@ -239,7 +248,8 @@ impl RedisOptions {
         }
         let seen = Arc::new(AtomicI64::new(i64::MIN));
         let (scripts, steps) = (Scripts::new(), Arc::default());
-        let way = Way { link, scripts, channel, origin, seen, steps, syncs };
+        let way =
+            Way { link, scripts, channel, origin, seen, steps, syncs, steps_only: self.steps_only };
         let shards = Prefix::open(
             (self.prefix, self.layout, self.spread),
             way,

@@ -73,6 +73,7 @@ impl RedisOptions {
             seen: Arc::new(AtomicI64::new(i64::MIN)),
             steps: Arc::default(),
             syncs: true,
+            steps_only: false,
         };
         let told = (None, Arc::new(WakeHub::new()), Arc::new(Ends::default()));
         let shards = Prefix::open((self.prefix, self.layout, self.spread), way, told).await?;

@@ -28,6 +28,8 @@ pub(crate) struct Way {
     pub(crate) steps: Arc<Steps>,
     /// Whether each write waits for the disk.
     pub(crate) syncs: bool,
+    /// Whether common calls, too, are made by steps.
+    pub(crate) steps_only: bool,
 }
 
 /// How many more calls with triggers are to be made one by one because one took a step: steps of one
@@ -96,6 +98,7 @@ pub(crate) struct Shard {
     seen: Arc<AtomicI64>,
     pub(crate) steps: Arc<Steps>,
     pub(crate) syncs: bool,
+    pub(crate) steps_only: bool,
     /// The jobs that this process was given.
     pub(crate) held: Held,
     /// The lines of partitions that claims of this process may need next.
@@ -121,7 +124,7 @@ impl From<Option<Timestamp>> for Time {
 
 impl Shard {
     pub(crate) fn new(keys: Keys, ids: OwnIds, way: &Way) -> Self {
-        let Way { link, scripts, channel, origin, seen, steps, syncs } = way.clone();
+        let Way { link, scripts, channel, origin, seen, steps, syncs, steps_only } = way.clone();
         let known = Mutex::default();
         Shard {
             ids,
@@ -138,6 +141,7 @@ impl Shard {
             seen,
             steps,
             syncs,
+            steps_only,
             held: Held::default(),
             lines: Lines::default(),
         }

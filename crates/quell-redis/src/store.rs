@@ -68,7 +68,7 @@ impl Store for RedisStore {
     fn enqueues_at_once(&self) -> usize {
         let backend = self.shards().first().backend();
         let Shard { link, steps, syncs, .. } = &*backend.shard;
-        let one_by_one = backend.records || link.waits() || *syncs || steps.are_common();
+        let one_by_one = link.waits() || *syncs || steps.are_common();
         if one_by_one { 1 } else { 2 }
     }
 

@@ -4,10 +4,13 @@
 //! that knows all cases.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
+use quell_core::history::Event;
 use quell_core::part::Notifications;
 use quell_core::trigger::Keyed;
 use quell_core::{Batch, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
+use redis::Value;
 
 use super::plan::{Burst, Gathered, lane_of};
 use super::{Answer, Request, add_wakes, exact};
@@ -16,9 +19,10 @@ use quell_engine::Taken as Answered;
 use crate::backend::RedisBackend;
 use crate::commit::lane_member;
 use crate::known::Known;
+use crate::look::maybe_bytes;
 use crate::open::Numbered;
 use crate::pack::{Item, list};
-use crate::row::short_bound;
+use crate::row::{corrupt, decode_job, short_bound};
 use crate::shard::Shard;
 
 /// The answer to each batch of a call, once it is there.
@@ -66,7 +70,7 @@ impl RedisBackend {
             return Ok(());
         }
         let shard = &self.shard;
-        let request = |known: &Known| request(shard, known, gathered);
+        let request = |known: &Known| request((shard, self.records), known, gathered);
         let script = &shard.scripts.hot.enqueue;
         let _shared = shard.accepting.read().await;
         let answer = shard.run("accept triggers", script, now.into(), request).await?;
@@ -74,6 +78,9 @@ impl RedisBackend {
         for burst in &gathered.bursts {
             let taken = Taken::read(&mut answer)?;
             let Some(taken) = taken else { continue };
+            if self.records {
+                taken.record(burst, answer.at, (&shard.known(), answer.next()?), news)?;
+            }
             for ((batch, own), receipt) in burst.members.iter().zip(taken.receipts(burst)) {
                 let place = receipts.get_mut(batch).and_then(|of_batch| of_batch.get_mut(*own));
                 if let Some(place) = place {
@@ -105,12 +112,35 @@ impl Taken {
         Ok((job > 0).then_some(taken))
     }
 
+    /// Records its window, as it stood after each of its triggers.
+    fn record(
+        &self,
+        burst: &Burst<'_>,
+        now: Timestamp,
+        (known, row): (&Known, Value),
+        news: &mut Notifications,
+    ) -> Result<()> {
+        let row = maybe_bytes(row)?.ok_or_else(|| corrupt("a job was accepted without a row"))?;
+        // At least as new as what the script checked.
+        let mut job = decode_job(self.job, &row, known)?;
+        for count in self.counts(burst) {
+            job.window.triggers = count;
+            news.events.push(Event::window(now, &job));
+        }
+        Ok(())
+    }
+
+    /// How many triggers its window had after each of these.
+    fn counts(&self, burst: &Burst<'_>) -> RangeInclusive<u64> {
+        let count = u64::try_from(burst.members.len()).unwrap_or(u64::MAX);
+        let before = self.triggers.saturating_sub(count);
+        before.saturating_add(1)..=self.triggers
+    }
+
     /// The receipts of the last triggers of its window. The first trigger may have opened the window.
     fn receipts(&self, burst: &Burst<'_>) -> impl Iterator<Item = Receipt> {
-        let Taken { job, due, triggers, is_new } = *self;
-        let count = u64::try_from(burst.members.len()).unwrap_or(u64::MAX);
-        let before = triggers.saturating_sub(count);
-        (before.saturating_add(1)..=triggers).map(move |seq| {
+        let Taken { job, due, is_new, .. } = *self;
+        self.counts(burst).map(move |seq| {
             let trigger = TriggerId { job, seq };
             if is_new && seq == 1 {
                 Receipt::Accepted { job, trigger, due }
@@ -158,7 +188,11 @@ impl<'b> Lanes<'b> {
     }
 }
 
-fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Option<Request>> {
+fn request(
+    (shard, records): (&Shard, bool),
+    known: &Known,
+    gathered: &Gathered<'_>,
+) -> Result<Option<Request>> {
     let own = &shard.keys;
     let mut keys = shard.first_keys([own.seq(), own.counts(), own.runs(), own.waiting()]);
     let mut lanes = Lanes::default();
@@ -181,7 +215,8 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
         Item::from_count(shard.ids.step),
         Item::from(shard.channel.clone()),
         Item::from(shard.origin.clone()),
-        if gathered.is_whole { Item::from(1_i64) } else { Item::NOTHING },
+        Item::from(gathered.is_whole),
+        Item::from(records),
         Item::List(lanes.items),
         Item::List(items),
     ];

@@ -75,6 +75,9 @@ struct Request {
 /// What a script did.
 #[derive(Debug)]
 struct Answer {
+    /// When the script ran, which is the time of what it did.
+    at: Timestamp,
+    /// The highest time that this process has seen.
     now: Timestamp,
     values: std::vec::IntoIter<Value>,
 }
@@ -98,6 +101,9 @@ impl Shard {
         time: Time,
         request: impl Fn(&Known) -> Result<Option<Request>> + Send,
     ) -> Result<Option<Answer>> {
+        if self.steps_only {
+            return Ok(None);
+        }
         for _ in 0..TRIES {
             let known = self.known();
             let Some(Request { keys, asked }) = request(&known)? else { return Ok(None) };
@@ -113,8 +119,8 @@ impl Shard {
                 "stale" => drop(self.learn().await?),
                 now => {
                     let now = now.parse().map_err(|_| corrupt(format_args!("the time {now:?}")))?;
-                    let now = self.see(Timestamp::from_micros(now));
-                    return Ok(Some(Answer { now, values }));
+                    let at = Timestamp::from_micros(now);
+                    return Ok(Some(Answer { at, now: self.see(at), values }));
                 }
             }
         }

@@ -10,17 +10,13 @@ use crate::known::Known;
 use crate::pack::{Item, list};
 
 impl RedisBackend {
-    /// None where the step must be taken that knows all cases.
+    /// When, and what became of each lease; none where the step must be taken that knows all cases.
     pub(crate) async fn renew_all(
         &self,
         now: Option<Timestamp>,
         leases: &[Lease],
         length: Duration,
-    ) -> Result<Option<Vec<Renewal>>> {
-        // Renewals are events, and the engine's step records them.
-        if self.records {
-            return Ok(None);
-        }
+    ) -> Result<Option<(Timestamp, Vec<Renewal>)>> {
         let shard = &self.shard;
         let request = |_: &Known| {
             let Some(length) = exact(length) else { return Ok(None) };
@@ -34,6 +30,8 @@ impl RedisBackend {
         let script = &shard.scripts.hot.renew;
         let answer = shard.run("renew leases", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(None) };
-        leases.iter().map(|_| answer.moment().map(Renewal::from)).collect::<Result<_>>().map(Some)
+        let renewed = leases.iter().map(|_| answer.moment().map(Renewal::from));
+        let renewed = renewed.collect::<Result<_>>()?;
+        Ok(Some((answer.at, renewed)))
     }
 }

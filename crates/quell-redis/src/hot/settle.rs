@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use quell_core::history::Event;
 use quell_core::part::Notifications;
 use quell_core::{
     JobId, Key, Lease, LeaseToken, Outcome, Payload, Result, Settled, SettledAs, Settlement,
@@ -42,11 +43,15 @@ impl RedisBackend {
         settlements: &[Settlement],
     ) -> Result<Taken<Vec<Option<Settled>>>> {
         let mut settled = self.answers.take(settlements);
-        let mut news = Notifications::default();
+        // Whether callers were notified of these is unknown.
+        let kept = settled.iter().flatten().filter(|one| one.became == SettledAs::Succeeded);
+        let ended = kept.map(|one| one.lease.job).collect();
+        let mut news = Notifications { ended, ..Notifications::default() };
         let mut ends = self.common_ends(settlements);
         ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
         for ends in ends.chunks(MOST_ENDS) {
-            if let Err(error) = self.settle_ends(now, ends, (&mut settled, &mut news)).await {
+            let new = (&mut settled[..], &mut news);
+            if let Err(error) = self.settle_ends(now, settlements, ends, new).await {
                 self.answers.keep(settled.iter().flatten());
                 return Err(error);
             }
@@ -57,9 +62,6 @@ impl RedisBackend {
 
     /// The ends that the script may know, with their places in the call.
     fn common_ends<'s>(&self, settlements: &'s [Settlement]) -> Vec<(usize, End<'s>)> {
-        if self.records {
-            return Vec::new();
-        }
         // Of one job, all ends take the same way, in their order.
         let others = settlements.iter().filter(|one| !one.outcome.is_success());
         let others: BTreeSet<JobId> = others.map(|one| one.lease.job).collect();
@@ -76,6 +78,7 @@ impl RedisBackend {
     async fn settle_ends(
         &self,
         now: Option<Timestamp>,
+        settlements: &[Settlement],
         ends: &[(usize, End<'_>)],
         (settled, news): (&mut [Option<Settled>], &mut Notifications),
     ) -> Result<()> {
@@ -93,6 +96,9 @@ impl RedisBackend {
             if became == SettledAs::Succeeded {
                 news.ended.push(end.lease.job);
             }
+            let settlement = settlements.get(*place).into_iter();
+            let event = |settlement| Event::settled(answer.at, settlement, became);
+            news.events.extend(self.events(settlement.map(event)));
             if let Some(place) = settled.get_mut(*place) {
                 *place = Some(Settled { lease: end.lease, became });
             }

@@ -2,11 +2,12 @@
 --
 -- KEYS[4..7] are the newest number, the counts, what runs of keys, and the windows that wait;
 -- further ones are named by their number. Asked are the ids (the one before the first, the step),
--- where hints go (channel, origin), whether all or none is to be taken, the lanes, and the items:
+-- where hints go (channel, origin), whether all or none is to be taken, whether rows are answered, the
+-- lanes, and the items:
 -- each may mean several triggers of a key. Answers with four numbers for each item: the
 -- job, when it is due, how many triggers it has, and whether it is new; the job is 0 where the item
--- is left to the caller. Then come the queues in which something may start earlier, and when.
-local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
+-- is left to the caller. Where rows are answered, each but of those that are left is followed by its row. Then come the queues in which something may start earlier, and when.
+local before_first, step, channel, origin, whole, with_rows, lanes, items = unpack(asked)
 -- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task, partition.
 local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT, OF_PARTITION = 1, 2, 3, 4, 5, 6, 7, 8
 -- An item: lane, kind, and by its kind: payload and the delay asked for, or the moment; or, for keyed
@@ -68,6 +69,8 @@ local function answer(job, due, triggers, is_new)
   answers[answered + 1], answers[answered + 2] = tonumber(job), due
   answers[answered + 3], answers[answered + 4] = triggers, is_new
   answered = answered + 4
+  -- The row that was put last is its own.
+  if with_rows and job ~= 0 then answers[answered + 1], answered = rows[written], answered + 1 end
 end
 
 -- A new job at the end of its line; `waits` where an attempt of its key runs (R11).

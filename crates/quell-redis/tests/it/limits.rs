@@ -13,8 +13,6 @@ use quell_core::{
 use quell_redis::{RedisOptions, RedisStore};
 use tokio::task::JoinSet;
 
-use crate::place::Deaf;
-
 const WORKERS: usize = 8;
 /// Longer than any of this takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,7 +33,7 @@ async fn open(is_step: bool) -> Vec<Arc<RedisStore>> {
     let mut stores = Vec::new();
     for _ in 0..WORKERS {
         let options = RedisOptions::from_url(&url).unwrap().prefix(prefix.clone()).unwrap();
-        let options = if is_step { options.history(Arc::new(Deaf)) } else { options };
+        let options = if is_step { options.steps_only() } else { options };
         stores.push(Arc::new(options.open().await.unwrap()));
     }
     stores

@@ -4,20 +4,11 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::history::{Event, History};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{Result, ScheduleName, Store};
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::aio::MultiplexedConnection;
-
-/// Takes events, so that the store takes every step itself.
-#[derive(Debug)]
-pub(crate) struct Deaf;
-
-impl History for Deaf {
-    fn record(&self, _: &Event) {}
-}
 
 /// Nothing takes longer on a machine that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

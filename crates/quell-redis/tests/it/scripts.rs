@@ -1,16 +1,14 @@
 //! The scripts of one call against the steps that know all cases: the same calls, every answer
 //! compared, and at the end every key in Redis.
-//!
-//! A store that records a history takes the steps only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::Arc;
 
 use quell_conformance::rig::{
     Rig, debounce, fails, key, keyed_with, lease, plain, queue, secs, task,
 };
+use quell_conformance::suite::history::Recorder;
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
@@ -22,11 +20,12 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::aio::MultiplexedConnection;
 
-use crate::place::{Deaf, Place};
+use crate::place::Place;
 
-/// A store, and how to read its keys.
+/// A store, what it records, and how to read its keys.
 struct Opened {
     store: RedisStore,
+    recorded: Recorder,
     prefix: String,
 }
 
@@ -73,17 +72,20 @@ macro_rules! ask {
         ));
         let scripts = $pair.scripts.store.$method($($argument),*).await;
         let steps = $pair.steps.store.$method($($argument),*).await;
+        $pair.same_events();
         same(&$pair.story, scripts, steps)
     }};
 }
 
 impl Pair {
     async fn open(url: &str, seed: u64, kind: Kind) -> Self {
-        let open = async |records| {
-            let prefix = format!("{}-{seed}", if records { "steps" } else { "scripts" });
+        let open = async |steps_only| {
+            let prefix = format!("{}-{seed}", if steps_only { "steps" } else { "scripts" });
             let options = RedisOptions::from_url(url).unwrap().prefix(prefix.clone()).unwrap();
-            let options = if records { options.history(Arc::new(Deaf)) } else { options };
-            Opened { store: options.open().await.unwrap(), prefix }
+            let options = if steps_only { options.steps_only() } else { options };
+            let recorded = Recorder::default();
+            let store = options.history(recorded.sink()).open().await.unwrap();
+            Opened { store, recorded, prefix }
         };
         let (scripts, steps) = (open(false).await, open(true).await);
         let random = fastrand::Rng::with_seed(seed);
@@ -91,7 +93,20 @@ impl Pair {
         let now = Rig::START;
         let mut pair = Pair { scripts, steps, now, leases, random, kind, story };
         pair.name_all().await;
+        pair.same_events();
         pair
+    }
+
+    /// Compares what the last call recorded: a call of several ends may be made in another order.
+    fn same_events(&self) {
+        let events = |opened: &Opened| {
+            let events = opened.recorded.take().into_iter();
+            let mut events: Vec<String> = events.map(|event| format!("{event:?}")).collect();
+            events.sort_unstable();
+            events
+        };
+        let (scripts, steps) = (events(&self.scripts), events(&self.steps));
+        assert_eq!(scripts, steps, "the events after {}", self.story.join("\n"));
     }
 
     /// Gives every lane and shape its number: one that a window only passes through within a call
@@ -210,6 +225,7 @@ impl Pair {
                 self.story.push(format!("at {} enqueue: {batches:?}", self.now));
                 let scripts = self.scripts.store.enqueue(now, batches.clone()).await.map(told);
                 let steps = self.steps.store.enqueue(now, batches).await.map(told);
+                self.same_events();
                 same(&self.story, scripts, steps);
             }
             6..=10 => {
