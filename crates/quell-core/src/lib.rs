@@ -43,7 +43,7 @@ pub mod trigger;
 #[doc(no_inline)]
 pub use attempt::{crash, effect, failure, heartbeat, record, retry};
 #[doc(no_inline)]
-pub use dead::{cause, letters, unreadable};
+pub use dead::{cause, exports, unreadable};
 #[doc(no_inline)]
 pub use queue::{limit, line, poll};
 #[doc(no_inline)]
@@ -58,7 +58,7 @@ pub use attempt::{
     clipped,
 };
 pub use dead::unreadable::{UnreadableJob, UnreadablePage};
-pub use dead::{DeadFilter, DeadLetter, DeadPlace, Imported, Origin, Past, Redrive};
+pub use dead::{DeadExport, DeadFilter, DeadPlace, Imported, Origin, Past, Redrive};
 pub use error::{Error, ErrorKind, Result};
 pub use id::{
     AlertName, Draw, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
@@ -71,7 +71,7 @@ pub use queue::{
     TaskSettings,
 };
 pub use store::{
-    Answer, Call, Cancelled, Capabilities, Counts, DeadLetters, EndHub, EndNotification,
+    Answer, Call, Cancelled, Capabilities, Counts, DeadJobs, EndHub, EndNotification,
     ExplainTarget, JobFilter, Location, Operation, OperationKind, Pruned, Retention, Root, Scope,
     Steps, Store, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
     no_such_job,

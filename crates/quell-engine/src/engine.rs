@@ -12,8 +12,8 @@ use quell_core::history::Sink;
 use quell_core::part::Notifications;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
-    DeadLetter, DeadLetters, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
+    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadExport,
+    DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store,
@@ -575,7 +575,7 @@ impl<B: Backend> Steps for Engine<B> {
 }
 
 #[async_trait]
-impl<B: Backend> DeadLetters for Engine<B> {
+impl<B: Backend> DeadJobs for Engine<B> {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let (mut page, size) = (Vec::new(), filter.page());
         let mut step = self.reading(Time::Last).await?;
@@ -591,11 +591,11 @@ impl<B: Backend> DeadLetters for Engine<B> {
         self.reading(Time::Last).await?.count_dead(filter).await
     }
 
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+    async fn exports(&self, ids: &[JobId]) -> Result<Vec<DeadExport>> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
         Ok(step!(self, "export dead jobs", Access::Read, Time::Last, |step| {
             step.load_whole(&ids).await?;
-            step.view().map(|part| ids.iter().filter_map(|id| part.letter(*id)).collect())
+            step.view().map(|part| ids.iter().filter_map(|id| part.export(*id)).collect())
         }))
     }
 
@@ -621,11 +621,11 @@ impl<B: Backend> DeadLetters for Engine<B> {
     async fn import_dead(
         &self,
         now: Option<Timestamp>,
-        letters: &[DeadLetter],
+        exports: &[DeadExport],
     ) -> Result<Vec<Imported>> {
         let mut imported = Vec::new();
-        let mut left: Vec<&[DeadLetter]> =
-            letters.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
+        let mut left: Vec<&[DeadExport]> =
+            exports.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
         while let Some(next) = left.pop() {
             match self.import_at_once(now, next).await {
                 Err(error) if is_too_large(&error) && next.len() > 1 => {

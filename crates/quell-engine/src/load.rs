@@ -6,7 +6,7 @@ use quell_core::Timestamp;
 use quell_core::part::TaskKey;
 use quell_core::touched::{UseOfKey, each_key, reads_thresholds};
 use quell_core::{
-    Batch, DeadLetter, JobId, Key, QueueName, Result, ScheduleName, Settlement, TaskName,
+    Batch, DeadExport, JobId, Key, QueueName, Result, ScheduleName, Settlement, TaskName,
 };
 
 use crate::backend::{Backend, Index, Scan};
@@ -259,9 +259,9 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// Loads the jobs that exported dead jobs were, or became, here.
-    pub(crate) async fn load_for_letters(&mut self, letters: &[DeadLetter]) -> Result<()> {
+    pub(crate) async fn load_for_exports(&mut self, exports: &[DeadExport]) -> Result<()> {
         let origins: Vec<RowName> =
-            letters.iter().map(|letter| RowName::Origin(letter.origin())).collect();
+            exports.iter().map(|export| RowName::Origin(export.origin())).collect();
         self.load(origins.iter().cloned()).await?;
         let became = origins.iter().filter_map(|name| match self.others.get(name) {
             Some(Row::Origin(id)) => Some(*id),
@@ -269,13 +269,13 @@ impl<B: Backend> Step<'_, B> {
         });
         let became: Vec<JobId> = became.collect();
         self.load_whole(&became).await?;
-        let were: Vec<JobId> = letters.iter().map(|letter| letter.origin().job).collect();
+        let were: Vec<JobId> = exports.iter().map(|export| export.origin().job).collect();
         self.load_jobs(were).await?;
         let mut names = Vec::new();
-        for letter in letters {
-            names.push(RowName::Queue(letter.job.queue.clone()));
-            names.push(RowName::Task(letter.job.task.clone()));
-            names.extend(key_of(&letter.job).map(RowName::Key));
+        for export in exports {
+            names.push(RowName::Queue(export.job.queue.clone()));
+            names.push(RowName::Task(export.job.task.clone()));
+            names.extend(key_of(&export.job).map(RowName::Key));
         }
         self.load(names).await?;
         self.load_keys_of_jobs().await

@@ -8,7 +8,7 @@ use quell_core::payload::WINDOW_BYTES;
 use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Schedule, Ticked};
 use quell_core::trigger::Keyed;
 use quell_core::{
-    Batch, Claim, Claimed, DeadLetter, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
+    Batch, Claim, Claimed, DeadExport, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
     Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
@@ -380,12 +380,12 @@ impl<B: Backend> Engine<B> {
     pub(crate) async fn import_at_once(
         &self,
         now: Option<Timestamp>,
-        letters: &[DeadLetter],
+        exports: &[DeadExport],
     ) -> Result<Vec<Imported>> {
-        Ok(step!(self, "import dead jobs", (now, letters.len()), |step| {
-            step.load_for_letters(letters).await?;
-            step.check_ids(letters.len()).await?;
-            step.take(|part| part.import_dead(letters))
+        Ok(step!(self, "import dead jobs", (now, exports.len()), |step| {
+            step.load_for_exports(exports).await?;
+            step.check_ids(exports.len()).await?;
+            step.take(|part| part.import_dead(exports))
         }))
     }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use quell_core::{
-    DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Job, JobId, Result, Timestamp,
+    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, Result, Timestamp,
     UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
@@ -11,7 +11,7 @@ use crate::directory::Directory;
 use crate::door::Sharded;
 
 #[async_trait]
-impl<D: Directory> DeadLetters for Sharded<D> {
+impl<D: Directory> DeadJobs for Sharded<D> {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let shards = self.shards.all().await?;
         let pages = try_join_all(shards.iter().map(|shard| shard.dead(filter))).await?;
@@ -27,14 +27,14 @@ impl<D: Directory> DeadLetters for Sharded<D> {
         Ok(counts.into_iter().fold(0, u64::saturating_add))
     }
 
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+    async fn exports(&self, ids: &[JobId]) -> Result<Vec<DeadExport>> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
-        let mut letters = Vec::with_capacity(ids.len());
+        let mut exports = Vec::with_capacity(ids.len());
         for (shard, _, part) in self.by_shard(&ids, |id| *id).await? {
-            letters.extend(shard.letters(&part).await?);
+            exports.extend(shard.exports(&part).await?);
         }
-        letters.sort_by_key(|letter| ids.iter().position(|id| *id == letter.job.id));
-        Ok(letters)
+        exports.sort_by_key(|export| ids.iter().position(|id| *id == export.job.id));
+        Ok(exports)
     }
 
     async fn discard(
@@ -54,15 +54,15 @@ impl<D: Directory> DeadLetters for Sharded<D> {
     async fn import_dead(
         &self,
         now: Option<Timestamp>,
-        letters: &[DeadLetter],
+        exports: &[DeadExport],
     ) -> Result<Vec<Imported>> {
         if let Some(only) = self.shards.only() {
-            return only.import_dead(now, letters).await;
+            return only.import_dead(now, exports).await;
         }
-        let mut imported = Vec::with_capacity(letters.len());
-        for letter in letters {
-            let shard = self.shards.of_arrival(&letter.job).await?;
-            imported.extend(shard.import_dead(now, std::slice::from_ref(letter)).await?);
+        let mut imported = Vec::with_capacity(exports.len());
+        for export in exports {
+            let shard = self.shards.of_arrival(&export.job).await?;
+            imported.extend(shard.import_dead(now, std::slice::from_ref(export)).await?);
         }
         Ok(imported)
     }

@@ -19,8 +19,8 @@
 
 pub use quell_core::dead::{MAX_REASON_BYTES, MAX_SEARCH_BYTES};
 pub use quell_core::{
-    DeadFilter, DeadLetter, DeadPlace, Imported, Origin, Past, Redrive, UnreadableJob,
-    UnreadablePage, letters,
+    DeadExport, DeadFilter, DeadPlace, Imported, Origin, Past, Redrive, UnreadableJob,
+    UnreadablePage, exports,
 };
 
 pub use crate::operator::causes::{DeadCause, DeadCauses};

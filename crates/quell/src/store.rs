@@ -28,7 +28,7 @@
 //! ```
 
 pub use quell_core as rules;
-pub use quell_core::DeadLetters;
+pub use quell_core::DeadJobs;
 pub use quell_core::effect::EffectStart;
 pub use quell_core::heartbeat::Heartbeat;
 pub use quell_core::schedule::{Fired, Ticked};

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use quell_core::{
-    Answer, DeadLetter, JobId, Operation, Origin, Past, Result, Retention, SettledAs, Store,
+    Answer, DeadExport, JobId, Operation, Origin, Past, Result, Retention, SettledAs, Store,
 };
 
 use super::store::at_once;
 use super::{Bend, Bug};
 
 /// Changes the dead jobs that are exported.
-fn exported(answer: Result<Answer>, change: impl FnMut(&mut DeadLetter)) -> Result<Answer> {
+fn exported(answer: Result<Answer>, change: impl FnMut(&mut DeadExport)) -> Result<Answer> {
     let mut answer = answer?;
-    if let Answer::Letters(jobs) = &mut answer {
+    if let Answer::Exports(jobs) = &mut answer {
         jobs.iter_mut().for_each(change);
     }
     Ok(answer)
@@ -81,7 +81,7 @@ pub(super) const BUGS: &[Bug] = &[
     Bug {
         suite: &["r26_an_import_made_twice_makes_one_job"],
         bends: &[Bend::Ask(|buggy, _, operation| {
-            if let Operation::ImportDead { letters: jobs } = operation {
+            if let Operation::ImportDead { exports: jobs } = operation {
                 let nth = buggy.count();
                 for one in jobs {
                     let Origin { job, first_at } = one.origin();

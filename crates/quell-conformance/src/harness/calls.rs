@@ -299,9 +299,9 @@ fn operators() -> Vec<Case> {
             "import_dead",
             step!(|s, t, j| end(s, t, j, fails(secs(1), true)).await?),
             step!(|s, t, j| {
-                let mut letters = s.letters(&[j]).await?;
-                letters.iter_mut().for_each(|letter| letter.job.id = JobId::new(999));
-                s.import_dead(Some(t), &letters).await?
+                let mut exports = s.exports(&[j]).await?;
+                exports.iter_mut().for_each(|export| export.job.id = JobId::new(999));
+                s.import_dead(Some(t), &exports).await?
             }),
         ),
         writes("heartbeat", nothing, step!(|s, t| s.heartbeat(Some(t), &alive()).await?)),
@@ -371,7 +371,7 @@ fn looks() -> Vec<Case> {
         reads("workers", step!(|s, t| s.workers(Some(t)).await?)),
         reads("dead", step!(|s, t| s.dead(&DeadFilter::default()).await?)),
         reads("count_dead", step!(|s, t| s.count_dead(&DeadFilter::default()).await?)),
-        reads("export_dead", step!(|s, t, j| s.letters(&[j]).await?)),
+        reads("export_dead", step!(|s, t, j| s.exports(&[j]).await?)),
         reads("schedules", step!(|s, t| s.schedules().await?)),
     ]
 }

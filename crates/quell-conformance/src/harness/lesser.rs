@@ -144,8 +144,8 @@ impl<S: Store> Lesser<S> {
                     schedule.trigger.priority = 0;
                 }
             }
-            Operation::ImportDead { letters } if !self.claims.priorities => {
-                letters.iter_mut().for_each(|letter| letter.job.priority = 0);
+            Operation::ImportDead { exports } if !self.claims.priorities => {
+                exports.iter_mut().for_each(|export| export.job.priority = 0);
             }
             _ => {}
         }

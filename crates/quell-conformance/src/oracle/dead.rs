@@ -57,16 +57,16 @@ impl Pair {
                 let all = DeadFilter { limit: DeadFilter::MAX_PAGE, ..DeadFilter::default() };
                 let dead = self.model.dead(&all).await.unwrap_or_default();
                 let ids: Vec<JobId> = dead.iter().map(|job| job.id).collect();
-                self.letters = self.model.letters(&ids).await.unwrap_or_default();
+                self.exports = self.model.exports(&ids).await.unwrap_or_default();
             }
             DeadOp::Import { foreign } => {
-                let mut letters = self.letters.clone();
+                let mut exports = self.exports.clone();
                 if *foreign {
                     let far = |id: JobId| JobId::new(id.get() + 1_000);
-                    letters.iter_mut().for_each(|letter| letter.job.id = far(letter.job.id));
+                    exports.iter_mut().for_each(|export| export.job.id = far(export.job.id));
                 }
-                let model = self.model.import_dead(now, &letters).await;
-                both(op, model, self.store.import_dead(now, &letters).await)?;
+                let model = self.model.import_dead(now, &exports).await;
+                both(op, model, self.store.import_dead(now, &exports).await)?;
             }
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Pair {
                 (self.model.count_dead(&filter).await, self.store.count_dead(&filter).await);
             both(op, counts.0, counts.1)?;
             let ids: Vec<JobId> = page.iter().rev().map(|job| job.id).collect();
-            both(op, self.model.letters(&ids).await, self.store.letters(&ids).await)?;
+            both(op, self.model.exports(&ids).await, self.store.exports(&ids).await)?;
             let before = page.get(page.len() / 2).and_then(DeadPlace::of);
             let rest = DeadFilter { before, ..filter };
             both(op, self.model.dead(&rest).await, self.store.dead(&rest).await)?;

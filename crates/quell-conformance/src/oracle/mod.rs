@@ -22,7 +22,7 @@ use proptest::test_runner::{
 use quell_core::heartbeat::Heartbeat;
 use quell_core::part::Ids;
 use quell_core::{
-    AlertName, AlertState, Claim, DeadLetter, Draw, EffectName, ExplainTarget, JobFilter, JobId,
+    AlertName, AlertState, Claim, DeadExport, Draw, EffectName, ExplainTarget, JobFilter, JobId,
     Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Receipt, Retention,
     Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
@@ -48,7 +48,7 @@ struct Pair {
     now: Timestamp,
     leases: Vec<Lease>,
     /// The dead jobs of the last export.
-    letters: Vec<DeadLetter>,
+    exports: Vec<DeadExport>,
     steps: usize,
 }
 
@@ -156,8 +156,8 @@ impl Pair {
         let store = Arc::clone(&opened.store);
         let (wakeups, knew) = (store.wakeups(), BTreeMap::new());
         let (knew_tick, now, steps) = (None, Rig::START, 0);
-        let (leases, letters) = (Vec::new(), Vec::new());
-        Pair { ids, model, store, wakeups, knew, knew_tick, now, leases, letters, steps }
+        let (leases, exports) = (Vec::new(), Vec::new());
+        Pair { ids, model, store, wakeups, knew, knew_tick, now, leases, exports, steps }
     }
 
     async fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {

@@ -5,7 +5,7 @@ use quell_core::idempotency::Idempotency;
 use quell_core::payload::MAX_PAYLOAD_BYTES;
 use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, Batch, DeadFilter, DeadLetter, DeadPlace, ErrorKind, ExplainTarget, Failure,
+    AttemptOutcome, Batch, DeadExport, DeadFilter, DeadPlace, ErrorKind, ExplainTarget, Failure,
     FailureKind, Fold, Job, JobId, JobState, Key, Limits, NewTrigger, Outcome, Payload, QueueName,
     Receipt, Redrive, SettledAs, TaskName,
 };
@@ -36,10 +36,10 @@ async fn ids(rig: &Rig, filter: &DeadFilter) -> Vec<JobId> {
     dead.into_iter().map(|job| job.id).collect()
 }
 
-async fn letter(rig: &Rig, id: JobId) -> DeadLetter {
-    let mut letters = rig.store.letters(&[id]).await.expect("the store exports");
-    assert_eq!(letters.len(), 1, "{}", rig.dump().await);
-    letters.remove(0)
+async fn export(rig: &Rig, id: JobId) -> DeadExport {
+    let mut exports = rig.store.exports(&[id]).await.expect("the store exports");
+    assert_eq!(exports.len(), 1, "{}", rig.dump().await);
+    exports.remove(0)
 }
 
 async fn discard(rig: &Rig, ids: &[JobId]) -> Vec<JobId> {
@@ -61,13 +61,13 @@ pub async fn r26_a_large_window_is_carried_and_edited_at_its_size(mut rig: Rig) 
     }
     let run = rig.at(10).claim_one().await;
     rig.settle(lease(&run), dies("too much")).await;
-    let exported = letter(&rig, run.id).await;
+    let exported = export(&rig, run.id).await;
     let expected = format!("[{large},{large},{large}]");
     assert!(exported.job.payload.as_str() == expected, "all three were gathered");
     exported.validate(&Limits::default()).expect("what was exported can be imported");
     discard(&rig, &[run.id]).await;
-    let letters = std::slice::from_ref(&exported);
-    let imported = rig.store.import_dead(Some(rig.now()), letters).await.expect("imports")[0];
+    let exports = std::slice::from_ref(&exported);
+    let imported = rig.store.import_dead(Some(rig.now()), exports).await.expect("imports")[0];
     let other = edited(imported.id, &expected.replace('x', "y"));
     other.validate(&Limits::default()).expect("an edit may be as large");
     redrive(&rig, &other).await;
@@ -157,14 +157,14 @@ pub async fn r26_a_redriven_job_keeps_its_history(mut rig: Rig) {
     assert_eq!((run.id, run.attempt, run.token.starts()), (id, 1, 3));
     rig.settle(lease(&run), dies("second death")).await;
 
-    let DeadLetter { job, attempts, past, .. } = letter(&rig, id).await;
+    let DeadExport { job, attempts, past, .. } = export(&rig, id).await;
     let shown = |n: usize| (attempts[n].token.starts(), attempts[n].error.as_deref());
     assert_eq!(attempts.len(), 3);
     assert_eq!([shown(0), shown(1)], [(1, Some("boom")), (2, Some("first death"))]);
     assert_eq!(shown(2), (3, Some("second death")));
     assert_eq!((job.starts(), job.error.as_deref()), (3, Some("second death")));
     assert_eq!(past, quell_core::Past::default());
-    let alone = rig.store.letters(&[JobId::new(9_999), id, id]).await.expect("reads");
+    let alone = rig.store.exports(&[JobId::new(9_999), id, id]).await.expect("reads");
     assert_eq!(
         alone.len(),
         2,
@@ -182,8 +182,8 @@ pub async fn r26_an_edited_payload_runs_and_the_original_is_kept(mut rig: Rig) {
         assert_eq!(run.payload.as_str(), payload);
         rig.settle(lease(&run), dies("no")).await;
     }
-    let original = |letter: &DeadLetter| letter.past.original.clone();
-    let kept = letter(&rig, id).await;
+    let original = |export: &DeadExport| export.past.original.clone();
+    let kept = export(&rig, id).await;
     assert_eq!(kept.job.payload.as_str(), "{\"to\":3}");
     assert_eq!(original(&kept).expect("kept").as_str(), "1");
     let shown = rig.explain(&ExplainTarget::Job(id)).await.expect("is known");
@@ -261,7 +261,7 @@ pub async fn r25_a_discard_takes_the_dead_and_nobody_else(mut rig: Rig) {
     assert_eq!(discard(&rig, &[]).await, []);
     assert_eq!(rig.explain(&ExplainTarget::Job(gone)).await, None);
     assert!(rig.store.attempts(gone).await.expect("reads").is_empty());
-    assert!(rig.store.letters(&[gone]).await.expect("reads").is_empty());
+    assert!(rig.store.exports(&[gone]).await.expect("reads").is_empty());
     let refused = rig.redrive(gone).await.expect_err("it is gone");
     assert_eq!(refused.kind(), ErrorKind::NotFound);
     assert!(refused.to_string().contains("discard"), "{refused}");
@@ -278,23 +278,23 @@ pub async fn r25_a_discard_takes_the_dead_and_nobody_else(mut rig: Rig) {
 }
 
 /// Dead jobs of another store are imported with ids of their own, and run when they are redriven.
-pub async fn r26_letters_of_another_store_come_in(mut rig: Rig) {
+pub async fn r26_exports_of_another_store_come_in(mut rig: Rig) {
     let id = dead(&mut rig, 10, "no").await;
-    let mine = letter(&rig, id).await;
+    let mine = export(&rig, id).await;
     let foreign = |number: u64, key: Option<Key>| {
         let (task, queue) = (TaskName::new("t"), QueueName::new("elsewhere"));
         let (task, queue) = (task.expect("a name"), queue.expect("a name"));
         let job = Job { id: JobId::new(number), task, queue, key, priority: 3, ..mine.job.clone() };
-        DeadLetter { job, ..mine.clone() }
+        DeadExport { job, ..mine.clone() }
     };
-    let letters = [foreign(4_000, None), foreign(4_001, Some(key("k")))];
+    let exports = [foreign(4_000, None), foreign(4_001, Some(key("k")))];
     rig.at(50);
-    let came = rig.store.import_dead(Some(rig.now()), &letters).await.expect("imports");
+    let came = rig.store.import_dead(Some(rig.now()), &exports).await.expect("imports");
     assert!(came.iter().all(|one| !one.known && one.id > id && one.id.get() < 4_000), "{came:?}");
 
-    for (came, letter_there) in came.iter().zip(&letters) {
-        let here = letter(&rig, came.id).await;
-        let (job, past) = letter_there.arrive(came.id);
+    for (came, export_there) in came.iter().zip(&exports) {
+        let here = export(&rig, came.id).await;
+        let (job, past) = export_there.arrive(came.id);
         let job = Job { priority: here.job.priority, ..job };
         assert_eq!(here.job, job);
         assert_eq!((here.attempts, here.past), (mine.attempts.clone(), past));
@@ -313,9 +313,9 @@ pub async fn r26_letters_of_another_store_come_in(mut rig: Rig) {
 /// An import of what is here, or came in before, changes nothing, however often it is made.
 pub async fn r26_an_import_made_twice_makes_one_job(mut rig: Rig) {
     let id = dead(&mut rig, 10, "no").await;
-    let mine = letter(&rig, id).await;
-    let import = async |rig: &Rig, letters: &[DeadLetter]| {
-        let came = rig.store.import_dead(Some(rig.now()), letters).await.expect("imports");
+    let mine = export(&rig, id).await;
+    let import = async |rig: &Rig, exports: &[DeadExport]| {
+        let came = rig.store.import_dead(Some(rig.now()), exports).await.expect("imports");
         came.into_iter().map(|one| (one.id, one.known)).collect::<Vec<_>>()
     };
     let before = rig.jobs().await;
@@ -323,13 +323,13 @@ pub async fn r26_an_import_made_twice_makes_one_job(mut rig: Rig) {
     assert_eq!(rig.jobs().await, before, "it never left");
 
     let foreign =
-        DeadLetter { job: Job { id: JobId::new(4_000), ..mine.job.clone() }, ..mine.clone() };
+        DeadExport { job: Job { id: JobId::new(4_000), ..mine.job.clone() }, ..mine.clone() };
     let both = [foreign.clone(), foreign.clone()];
     let came = import(&rig, &both).await;
     let new = came[0].0;
     assert_eq!(came, [(new, false), (new, true)]);
     assert_eq!(import(&rig, &both).await, [(new, true), (new, true)]);
-    let carried_on = letter(&rig, new).await;
+    let carried_on = export(&rig, new).await;
     assert_eq!(import(&rig, &[carried_on]).await, [(new, true)]);
     rig.redrive(new).await.expect("redrives");
     assert_eq!(import(&rig, &both).await, [(new, true), (new, true)], "whatever became of it");
@@ -337,14 +337,14 @@ pub async fn r26_an_import_made_twice_makes_one_job(mut rig: Rig) {
     assert_eq!(discard(&rig, &[id]).await, [id]);
     let back = import(&rig, std::slice::from_ref(&mine)).await;
     assert!(back[0].0 > new && !back[0].1, "what was discarded comes back: {back:?}");
-    assert_eq!(letter(&rig, back[0].0).await.attempts, mine.attempts);
+    assert_eq!(export(&rig, back[0].0).await.attempts, mine.attempts);
 }
 
 /// What hangs on a dead job goes with it: a key that an edit or an import left belongs to no job.
 pub async fn r25_r37_a_retention_takes_all_of_a_dead_job(mut rig: Rig) {
     let id = dead(&mut rig, 10, "no").await;
-    let mine = letter(&rig, id).await;
-    let foreign = DeadLetter { job: Job { id: JobId::new(4_000), ..mine.job.clone() }, ..mine };
+    let mine = export(&rig, id).await;
+    let foreign = DeadExport { job: Job { id: JobId::new(4_000), ..mine.job.clone() }, ..mine };
     let now = Some(rig.now());
     let came = rig.store.import_dead(now, std::slice::from_ref(&foreign)).await.expect("imports");
     let keep = quell_core::Retention { dead: Some(secs(60)), ..Default::default() };

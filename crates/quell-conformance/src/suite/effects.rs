@@ -282,21 +282,21 @@ pub async fn r23_r40_what_is_too_large_is_refused(rig: Rig) {
 
 /// A dead job that has acted does not act again where it is imported: not here after a
 /// discard, not elsewhere.
-pub async fn r23_r26_effects_travel_with_their_letter(rig: Rig) {
+pub async fn r23_r26_effects_travel_with_their_export(rig: Rig) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     rig.begin(&run, "charge", "k1").await;
     rig.end(&run, "charge", "7").await;
     rig.begin(&run, "mail", "m1").await;
     assert_eq!(rig.settle(lease(&run), fails(secs(1), true)).await, SettledAs::Dead);
-    let letters = rig.store.letters(&[run.id]).await.expect("the store exports");
+    let exports = rig.store.exports(&[run.id]).await.expect("the store exports");
     let before = rig.effects(run.id).await;
-    assert_eq!(letters[0].effects, before);
-    letters[0].validate(&quell_core::Limits::default()).expect("an exported job is valid");
+    assert_eq!(exports[0].effects, before);
+    exports[0].validate(&quell_core::Limits::default()).expect("an exported job is valid");
 
     let now = Some(rig.now());
     rig.store.discard(now, &[run.id], "a test").await.expect("the store discards");
-    let came = rig.store.import_dead(now, &letters).await.expect("the store imports");
+    let came = rig.store.import_dead(now, &exports).await.expect("the store imports");
     assert!(came[0].id != run.id && !came[0].known, "{came:?}");
     assert_eq!(rig.effects(came[0].id).await, before);
     rig.redrive(came[0].id).await.expect("a dead job is redriven");

@@ -153,16 +153,16 @@ pub async fn discards_and_imports_are_recorded(rig: Rig, recorder: Recorder) {
     let run = rig.claim_one().await;
     rig.settle(lease(&run), fails(secs(1), true)).await;
     let (t, id) = (rig.now(), run.id);
-    let letters = rig.store.letters(&[id]).await.expect("reads");
+    let exports = rig.store.exports(&[id]).await.expect("reads");
     recorder.take();
     let reason = "a test message";
     rig.store.discard(Some(t), &[id, id], reason).await.expect("discards");
     assert_eq!(recorder.take(), [Event::Discard { t, job: id, reason: reason.to_owned() }]);
 
-    let came = rig.store.import_dead(Some(t), &letters).await.expect("imports").remove(0).id;
+    let came = rig.store.import_dead(Some(t), &exports).await.expect("imports").remove(0).id;
     let job = rig.job(came).await;
-    assert_eq!(recorder.take(), [Event::imported(t, &job, letters[0].origin())]);
-    rig.store.import_dead(Some(t), &letters).await.expect("imports");
+    assert_eq!(recorder.take(), [Event::imported(t, &job, exports[0].origin())]);
+    rig.store.import_dead(Some(t), &exports).await.expect("imports");
     rig.store.discard(Some(t), &[id], reason).await.expect("discards");
     assert_eq!(recorder.take(), []);
 

@@ -1,10 +1,10 @@
 //! Dead jobs: finding them, what is kept of them, and how they leave (R25, R26).
 //!
 //! What may be searched for, edited and imported is decided here; stores load rows and write them,
-//! by the methods of [`DeadLetters`](crate::DeadLetters).
+//! by the methods of [`DeadJobs`](crate::DeadJobs).
 
 pub mod cause;
-pub mod letters;
+pub mod exports;
 #[cfg(test)]
 mod tests;
 pub mod unreadable;
@@ -291,7 +291,7 @@ pub struct Origin {
 
 /// A dead job with everything that is known of it: what an export writes and an import reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeadLetter {
+pub struct DeadExport {
     /// Its row.
     pub job: Job,
     /// Its attempts, oldest first.
@@ -305,15 +305,15 @@ pub struct DeadLetter {
     pub past: Past,
 }
 
-impl DeadLetter {
+impl DeadExport {
     /// A dead job with its attempts; set what it recorded and was before, if anything.
     #[must_use]
     pub fn new(job: Job, attempts: Vec<Attempt>) -> Self {
-        DeadLetter { job, attempts, effects: Vec::new(), past: Past::default() }
+        DeadExport { job, attempts, effects: Vec::new(), past: Past::default() }
     }
 }
 
-setters!(DeadLetter {
+setters!(DeadExport {
     effects: Vec<Effect>,
     past: Past,
 });
@@ -335,7 +335,7 @@ impl Imported {
     }
 }
 
-impl DeadLetter {
+impl DeadExport {
     /// Its identity in every store: the job that it was in the store that accepted it.
     /// Importing one twice makes one job.
     #[must_use]

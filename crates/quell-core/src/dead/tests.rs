@@ -1,7 +1,7 @@
 //! Tables for filters, edits and exports.
 
 use crate::dead::{
-    DeadFilter, DeadLetter, DeadPlace, MAX_REASON_BYTES, MAX_SEARCH_BYTES, Past, Redrive,
+    DeadExport, DeadFilter, DeadPlace, MAX_REASON_BYTES, MAX_SEARCH_BYTES, Past, Redrive,
     validate_reason,
 };
 use crate::effect::{Done, MAX_EFFECTS, MAX_RESULT_BYTES};
@@ -29,7 +29,7 @@ fn dead() -> Job {
     }
 }
 
-fn exported() -> DeadLetter {
+fn exported() -> DeadExport {
     let attempt = |start| Attempt {
         token: token(start),
         worker: WorkerId::new("w").unwrap(),
@@ -39,7 +39,7 @@ fn exported() -> DeadLetter {
         error: Some("no".to_owned()),
     };
     let (attempts, effects) = (vec![attempt(1), attempt(2)], Vec::new());
-    DeadLetter { job: dead(), attempts, effects, past: Past::default() }
+    DeadExport { job: dead(), attempts, effects, past: Past::default() }
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn r26_r40_a_gathered_payload_has_a_limit_of_its_own_in_edits_and_imports() {
 }
 
 #[test]
-fn r40_a_letter_that_no_store_wrote_is_refused() {
+fn r40_an_export_that_no_store_wrote_is_refused() {
     let limits = Limits { payload_bytes: 8, ..Limits::default() };
     assert!(exported().validate(&limits).is_ok());
-    let refused = |change: &dyn Fn(&mut DeadLetter)| {
+    let refused = |change: &dyn Fn(&mut DeadExport)| {
         let mut exported = exported();
         change(&mut exported);
         exported.validate(&limits).unwrap_err().field().map(str::to_owned)
@@ -181,20 +181,20 @@ fn effect(name: &str, by: u64) -> Effect {
 }
 
 #[test]
-fn r26_a_letter_is_known_by_the_job_that_it_was_at_first() {
+fn r26_an_export_is_known_by_the_job_that_it_was_at_first() {
     let (here, past) = exported().arrive(JobId::new(70));
     assert_eq!((here.id, past.origin), (JobId::new(70), Some(exported().origin())));
-    let again = DeadLetter { job: here, past, ..exported() };
+    let again = DeadExport { job: here, past, ..exported() };
     assert_eq!(again.origin(), exported().origin());
     assert!(exported().is_of(&dead()) && !again.is_of(&again.job));
     let edited =
-        DeadLetter { past: again.past.clone().edited(Payload::from_stored("[1]")), ..exported() };
-    let acted = DeadLetter { effects: vec![effect("a", 1), effect("b", 2)], ..exported() };
+        DeadExport { past: again.past.clone().edited(Payload::from_stored("[1]")), ..exported() };
+    let acted = DeadExport { effects: vec![effect("a", 1), effect("b", 2)], ..exported() };
     for exported in [exported(), again, edited, acted] {
         let text = serde_json::to_string(&exported).unwrap();
-        assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), exported);
+        assert_eq!(serde_json::from_str::<DeadExport>(&text).unwrap(), exported);
         // As a client reads a server's answer.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(serde_json::from_value::<DeadLetter>(value).unwrap(), exported);
+        assert_eq!(serde_json::from_value::<DeadExport>(value).unwrap(), exported);
     }
 }

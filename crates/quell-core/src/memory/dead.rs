@@ -6,12 +6,12 @@ use super::state::State;
 use super::{Event, MemoryStore};
 use crate::dedup::{Hold, HoldUntil};
 use crate::{
-    DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Job, JobId, JobState, Redrive,
-    Result, SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, JobState, Redrive, Result,
+    SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
 #[async_trait]
-impl DeadLetters for MemoryStore {
+impl DeadJobs for MemoryStore {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         Ok(self.locked().dead(filter))
     }
@@ -22,9 +22,9 @@ impl DeadLetters for MemoryStore {
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+    async fn exports(&self, ids: &[JobId]) -> Result<Vec<DeadExport>> {
         let state = self.locked();
-        Ok(ids.iter().take(DeadFilter::MAX_PAGE).filter_map(|id| state.letter(*id)).collect())
+        Ok(ids.iter().take(DeadFilter::MAX_PAGE).filter_map(|id| state.export(*id)).collect())
     }
 
     async fn discard(
@@ -41,9 +41,9 @@ impl DeadLetters for MemoryStore {
     async fn import_dead(
         &self,
         now: Option<Timestamp>,
-        letters: &[DeadLetter],
+        exports: &[DeadExport],
     ) -> Result<Vec<Imported>> {
-        Ok(self.step(now, |state| letters.iter().map(|letter| state.import(letter)).collect()))
+        Ok(self.step(now, |state| exports.iter().map(|export| state.import(export)).collect()))
     }
 }
 
@@ -94,10 +94,10 @@ impl State {
         dead.into_iter().take(filter.page()).cloned().collect()
     }
 
-    pub(super) fn letter(&self, id: JobId) -> Option<DeadLetter> {
+    pub(super) fn export(&self, id: JobId) -> Option<DeadExport> {
         let job = self.job(id).filter(|job| job.state == JobState::Dead)?.clone();
         let past = self.pasts.get(&id).cloned().unwrap_or_default();
-        Some(DeadLetter { job, attempts: self.attempts(id), effects: self.effects(id), past })
+        Some(DeadExport { job, attempts: self.attempts(id), effects: self.effects(id), past })
     }
 
     pub(super) fn discard(&mut self, id: JobId, reason: &str) -> bool {
@@ -112,18 +112,18 @@ impl State {
         true
     }
 
-    pub(super) fn import(&mut self, letter: &DeadLetter) -> Imported {
-        let (t, origin) = (self.now(), letter.origin());
+    pub(super) fn import(&mut self, export: &DeadExport) -> Imported {
+        let (t, origin) = (self.now(), export.origin());
         let came = self.pasts.iter().find(|(_, past)| past.origin == Some(origin));
-        let was_here = || self.job(origin.job).filter(|row| letter.is_of(row)).map(|row| row.id);
+        let was_here = || self.job(origin.job).filter(|row| export.is_of(row)).map(|row| row.id);
         if let Some(id) = came.map(|(id, _)| *id).or_else(was_here) {
             return Imported { id, known: true };
         }
         let id = self.next_id();
-        let (job, past) = letter.arrive(id);
+        let (job, past) = export.arrive(id);
         self.push_event(|| Event::imported(t, &job, origin));
-        self.insert_ended(job, letter.attempts.clone());
-        self.take_effects(id, &letter.effects);
+        self.insert_ended(job, export.attempts.clone());
+        self.take_effects(id, &export.effects);
         self.pasts.insert(id, past);
         Imported { id, known: false }
     }

@@ -21,7 +21,7 @@ use crate::idempotency::Record;
 use crate::limit::StartLog;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
-    Attempt, Batch, Claim, ClaimedJob, DeadLetter, Effect, EffectName, ExplainTarget, Explanation,
+    Attempt, Batch, Claim, ClaimedJob, DeadExport, Effect, EffectName, ExplainTarget, Explanation,
     Imported, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, Past, Payload, Pruned,
     QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled,
     SettledAs, Settlement, TaskName, TaskSettings, Timestamp,
@@ -245,7 +245,7 @@ impl Part {
         self.0.redrive(redrive)
     }
 
-    /// As [`DeadLetters::discard`](crate::DeadLetters::discard), on the jobs with all that hangs on
+    /// As [`DeadJobs::discard`](crate::DeadJobs::discard), on the jobs with all that hangs on
     /// them and the keys that name them.
     pub fn discard(&mut self, ids: &[JobId], reason: &str) -> Vec<JobId> {
         ids.iter().copied().filter(|id| self.0.discard(*id, reason)).collect()
@@ -269,10 +269,10 @@ impl Part {
         self.0.restore(id, was);
     }
 
-    /// As [`DeadLetters::import_dead`](crate::DeadLetters::import_dead), on the jobs that the
+    /// As [`DeadJobs::import_dead`](crate::DeadJobs::import_dead), on the jobs that the
     /// imported ones were or became here, with their pasts.
-    pub fn import_dead(&mut self, letters: &[DeadLetter]) -> Vec<Imported> {
-        letters.iter().map(|letter| self.0.import(letter)).collect()
+    pub fn import_dead(&mut self, exports: &[DeadExport]) -> Vec<Imported> {
+        exports.iter().map(|export| self.0.import(export)).collect()
     }
 
     /// As [`Store::prune`](crate::Store::prune), on jobs that have ended with all that hangs on
@@ -357,11 +357,11 @@ impl Part {
         self.0.result(id)
     }
 
-    /// As [`DeadLetters::letters`](crate::DeadLetters::letters), on the job with all that hangs on
+    /// As [`DeadJobs::exports`](crate::DeadJobs::exports), on the job with all that hangs on
     /// it.
     #[must_use]
-    pub fn letter(&self, id: JobId) -> Option<DeadLetter> {
-        self.0.letter(id)
+    pub fn export(&self, id: JobId) -> Option<DeadExport> {
+        self.0.export(id)
     }
 
     /// As [`Store::attempts`](crate::Store::attempts), on the job and its attempts.

@@ -6,14 +6,14 @@
 use async_trait::async_trait;
 
 use crate::{
-    DeadFilter, DeadLetter, Imported, Job, JobId, Result, Timestamp, UnreadableJob, UnreadablePage,
+    DeadExport, DeadFilter, Imported, Job, JobId, Result, Timestamp, UnreadableJob, UnreadablePage,
 };
 
 /// What a store does with dead jobs, beside [`Store::redrive`](crate::Store::redrive).
 ///
 /// Each method is one atomic step, as those of [`Store`](crate::Store) are.
 #[async_trait]
-pub trait DeadLetters {
+pub trait DeadJobs {
     /// Dead jobs that match, the latest death first, one page.
     ///
     /// The caller has validated the filter.
@@ -26,7 +26,7 @@ pub trait DeadLetters {
 
     /// Everything that is known of those of these jobs that are dead, in the order asked for. At
     /// most [`DeadFilter::MAX_PAGE`] of them are looked for.
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>>;
+    async fn exports(&self, ids: &[JobId]) -> Result<Vec<DeadExport>>;
 
     /// Removes those of these jobs that are dead, with all that hangs on them, and records the
     /// discards in the history; returns which they were, in the order asked for. All others stay as
@@ -41,18 +41,18 @@ pub trait DeadLetters {
     ) -> Result<Vec<JobId>>;
 
     /// Puts exported dead jobs into the store with ids of their own, in order. One that is in the
-    /// store already, or was imported before, is left as it is there: see [`DeadLetter::origin`].
+    /// store already, or was imported before, is left as it is there: see [`DeadExport::origin`].
     ///
     /// The caller has validated them.
     async fn import_dead(
         &self,
         now: Option<Timestamp>,
-        letters: &[DeadLetter],
+        exports: &[DeadExport],
     ) -> Result<Vec<Imported>>;
 }
 
-/// What a store does with unreadable jobs, beside what [`DeadLetters`](crate::DeadLetters) does:
-/// [`discard`](crate::DeadLetters::discard) removes them, too.
+/// What a store does with unreadable jobs, beside what [`DeadJobs`](crate::DeadJobs) does:
+/// [`discard`](crate::DeadJobs::discard) removes them, too.
 ///
 /// Each method is one atomic step, as those of [`Store`](crate::Store) are.
 #[async_trait]

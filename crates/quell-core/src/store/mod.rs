@@ -19,7 +19,7 @@ mod steps;
 mod wake;
 
 pub use capabilities::{Capabilities, Location, in_savepoint, lacks};
-pub use dead::{DeadLetters, UnreadableJobs};
+pub use dead::{DeadJobs, UnreadableJobs};
 pub use ends::{EndHub, EndNotification};
 pub use jobs::{Counts, ExplainTarget, JobFilter, Pruned, Retention, no_such_job};
 pub use operation::{Answer, Call, Operation, OperationKind, Store, dispatch};

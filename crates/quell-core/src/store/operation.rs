@@ -20,7 +20,7 @@ use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::Steps;
 use crate::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadExport, DeadFilter,
     Effect, EffectName, EndNotification, Error, ErrorKind, ExplainTarget, Explanation, Imported,
     Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned,
     QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
@@ -169,9 +169,9 @@ macro_rules! with_operations {
             Write backfill(now) Backfill { name: lent ScheduleName, from: own Timestamp, to: own Timestamp } -> u64;
             Read dead() Dead { filter: lent DeadFilter } -> Vec<Job>;
             Read count_dead() CountDead { filter: lent DeadFilter } -> u64;
-            Read letters() Letters { ids: all JobId } -> Vec<DeadLetter>;
+            Read exports() Exports { ids: all JobId } -> Vec<DeadExport>;
             Write discard(now) Discard { ids: all JobId, reason: text String } -> Vec<JobId>;
-            Write import_dead(now) ImportDead { letters: all DeadLetter } -> Vec<Imported>;
+            Write import_dead(now) ImportDead { exports: all DeadExport } -> Vec<Imported>;
             Read unreadable() Unreadable { page: lent UnreadablePage } -> Vec<UnreadableJob>;
             Write restore(now) Restore { ids: all JobId } -> Vec<JobId>;
         }

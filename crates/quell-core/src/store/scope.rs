@@ -114,7 +114,7 @@ impl Operation {
             | Operation::Attempts { id }
             | Operation::Cancel { id, .. } => Scope::of([Root::Job(*id)]),
             Operation::Redrive { redrive } => Scope::of([Root::Job(redrive.id)]),
-            Operation::Letters { ids }
+            Operation::Exports { ids }
             | Operation::Discard { ids, .. }
             | Operation::Restore { ids } => Scope::of(ids.iter().copied().map(Root::Job)),
             Operation::Explain { target } => match target {

@@ -13,7 +13,7 @@ use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::lacks;
 use crate::{
-    AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadLetters, Effect, EffectName, Error,
+    AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadJobs, Effect, EffectName, Error,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
     Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName,
     Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJobs, WorkerId,
@@ -27,7 +27,7 @@ use crate::{
 /// [`Store`]: crate::Store
 /// [`Store::call`]: crate::Store::call
 #[async_trait]
-pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
+pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16). A
     /// batch whose idempotency keys came with other payloads is refused by itself (R19), and leaves
     /// nothing behind.

@@ -4,7 +4,7 @@ use quell_conformance::rig::{keyed, lease, secs};
 use std::sync::Arc;
 
 use quell_core::{
-    DeadLetters, JobId, JobState, Outcome, Retention, Settlement, Steps, UnreadableJobs,
+    DeadJobs, JobId, JobState, Outcome, Retention, Settlement, Steps, UnreadableJobs,
     UnreadablePage,
 };
 use quell_portable::{Change, Condition, MemoryTable, Table};

@@ -442,8 +442,8 @@ async fn r25_the_dead_are_found_without_a_look_at_others() {
             assert_eq!(store.dead(&DeadFilter { before, ..none() }).await.unwrap().len(), 2);
             let error = Some("BOOM".to_owned());
             assert_eq!(store.count_dead(&DeadFilter { error, ..none() }).await.unwrap(), 3);
-            let letters = store.letters(&[dead[1].id, dead[2].id]).await.unwrap();
-            let known = store.import_dead(None, &letters).await.unwrap();
+            let exports = store.exports(&[dead[1].id, dead[2].id]).await.unwrap();
+            let known = store.import_dead(None, &exports).await.unwrap();
             assert!(known.iter().all(|one| one.known), "{known:?}");
             store.discard(None, &[JobId::new(999_999)], "no reason").await.unwrap();
         };

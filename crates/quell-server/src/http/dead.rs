@@ -6,7 +6,7 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::dead::{BulkResult, DeadFilter, DeadLetter, DeadPlace, Redrive};
+use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -19,9 +19,9 @@ use super::jobs::{Pairs, Parameters};
 use crate::view;
 
 /// The name of exported dead jobs in paths and bodies.
-pub const EXPORTED: &str = "letters";
+pub const EXPORTED: &str = "exports";
 /// The most dead jobs in one request.
-const MAX_LETTERS: usize = 200;
+const MAX_EXPORTS: usize = 200;
 
 /// A filter, as callers write it.
 #[derive(Debug, Default, Deserialize)]
@@ -115,13 +115,13 @@ pub(super) async fn causes(
     Ok(Json(view::dead_causes(&found, filter.page())))
 }
 
-/// `GET /v1/dead/letters?…`: the same with every detail, as an export has it.
+/// `GET /v1/dead/exports?…`: the same with every detail, as an export has it.
 pub(super) async fn export(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let (letters, next) = api.quell.dead().letters(&Asked::of_query(query)?).await?;
-    Ok(Json(json!({ EXPORTED: letters, "next_before": next.map(|place| place.to_string()) })))
+    let (exports, next) = api.quell.dead().exports(&Asked::of_query(query)?).await?;
+    Ok(Json(json!({ EXPORTED: exports, "next_before": next.map(|place| place.to_string()) })))
 }
 
 /// `POST /v1/dead/redrive`: one page of those that match.
@@ -173,16 +173,16 @@ pub(super) async fn import(
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Import {
-        letters: Vec<DeadLetter>,
+        exports: Vec<DeadExport>,
     }
     let body = body.read()?;
-    let Import { letters } = parse(&body)?;
-    if letters.len() > MAX_LETTERS {
-        let count = letters.len();
-        let message = format!("{count} dead jobs in one request, the limit is {MAX_LETTERS}");
+    let Import { exports } = parse(&body)?;
+    if exports.len() > MAX_EXPORTS {
+        let count = exports.len();
+        let message = format!("{count} dead jobs in one request, the limit is {MAX_EXPORTS}");
         return Err(ApiError::invalid(EXPORTED, message));
     }
-    let imported = api.quell.dead().import(&letters).await?;
+    let imported = api.quell.dead().import(&exports).await?;
     let known = imported.iter().filter(|one| one.known).count();
     Ok(Json(json!({
         "imported": imported.len().saturating_sub(known),

@@ -1,6 +1,6 @@
 //! Dead jobs as an operator finds them: over HTTP and on the command line.
 
-use quell::dead::{DeadLetter, letters};
+use quell::dead::{DeadExport, exports};
 use quell::{Job, JobId, JobState};
 use quell_server::http::EXPORTED;
 use serde_json::{Value, json};
@@ -45,17 +45,17 @@ async fn run(args: &[&str]) -> (bool, String) {
 async fn many(served: &Served, copies: u64) -> String {
     let job = dead(served, "refused", "{\"n\":1}").await;
     let (_, reply) = served.get(&format!("/v1/dead/{EXPORTED}")).await;
-    let mut found: Vec<DeadLetter> = serde_json::from_value(reply[EXPORTED].clone()).unwrap();
-    let letter = found.remove(0);
-    assert_eq!(json!(letter.job.id), job);
+    let mut found: Vec<DeadExport> = serde_json::from_value(reply[EXPORTED].clone()).unwrap();
+    let export = found.remove(0);
+    assert_eq!(json!(export.job.id), job);
     let causes = ["connection refused by db-1", "disk full", "bad input: no field `to`"];
-    let mut file = letters::head();
+    let mut file = exports::head();
     for (n, cause) in (0..copies).zip(causes.iter().cycle()) {
         let id = JobId::new(1_000_000 + n);
         let error = Some((*cause).to_owned());
-        let copy = DeadLetter { job: Job { id, error, ..letter.job.clone() }, ..letter.clone() };
+        let copy = DeadExport { job: Job { id, error, ..export.job.clone() }, ..export.clone() };
         file.push('\n');
-        file.push_str(&letters::line(&copy).unwrap());
+        file.push_str(&exports::line(&copy).unwrap());
     }
     file
 }
@@ -133,10 +133,10 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
     let done = served.trigger("picky", "\"good\"").await["job"].clone();
     served.ended(&done, JobState::Succeeded).await;
     let before = served.get("/v1/jobs").await.1;
-    let letter = served.get(&format!("/v1/dead/{EXPORTED}")).await.1[EXPORTED][0].clone();
-    let mut lives = letter.clone();
+    let export = served.get(&format!("/v1/dead/{EXPORTED}")).await.1[EXPORTED][0].clone();
+    let mut lives = export.clone();
     lives["job"]["state"] = json!("running");
-    let import = json!({ EXPORTED: [letter, lives] }).to_string();
+    let import = json!({ EXPORTED: [export, lives] }).to_string();
     let empty = json!({ EXPORTED: [{}] }).to_string();
     let large = format!(r#"{{"payload":"{}"}}"#, "x".repeat(1 << 20));
     let (redrive, discard) = (path(&dead, "/redrive"), path(&dead, "/discard"));
@@ -307,7 +307,7 @@ async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
     let server = format!("http://{}", served.server.address());
     for place in [["--store", &store], ["--server", &server]] {
         let (fine, reply) = run(&[&["dead", "export"][..], &place].concat()).await;
-        let kept = letters::read(&reply, &quell::trigger::Limits::default());
+        let kept = exports::read(&reply, &quell::trigger::Limits::default());
         let kept = kept.unwrap_or_else(|error| panic!("{error}: {reply}"));
         let original = kept[0].past.original.as_ref().map(quell::Payload::as_str);
         assert!(fine && original == Some("1"), "{reply}");

@@ -244,11 +244,11 @@ async fn dead_work(rig: &Rig) {
         store.count_dead(&filter).await.unwrap();
     }
     let last = first.last().unwrap().id;
-    let letters = store.letters(&[last]).await.unwrap();
+    let exports = store.exports(&[last]).await.unwrap();
     let payload = Some(Payload::from_stored("2"));
-    store.import_dead(now, &letters).await.unwrap();
+    store.import_dead(now, &exports).await.unwrap();
     assert_eq!(store.discard(now, &[last], "no use").await.unwrap(), [last]);
-    let id = store.import_dead(now, &letters).await.unwrap().remove(0).id;
+    let id = store.import_dead(now, &exports).await.unwrap().remove(0).id;
     store.redrive(now, &Redrive { id, payload }).await.unwrap();
 }
 

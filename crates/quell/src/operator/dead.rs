@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use quell_core::{
-    DeadFilter, DeadLetter, DeadPlace, Error, ErrorKind, Imported, Job, JobId, Limits, Redrive,
-    Result, SettledAs, Timestamp, dead, letters, no_such_job,
+    DeadExport, DeadFilter, DeadPlace, Error, ErrorKind, Imported, Job, JobId, Limits, Redrive,
+    Result, SettledAs, Timestamp, dead, exports, no_such_job,
 };
 
 use crate::Quell;
@@ -149,9 +149,9 @@ impl<'a> Dead<'a> {
     /// # Errors
     /// [`ErrorKind::NotFound`] for an unknown job, [`ErrorKind::IllegalMove`] for one that is not
     /// dead; else the error of the store.
-    pub async fn letter(&self, id: JobId) -> Result<DeadLetter> {
-        match self.quell.store().letters(&[id]).await?.pop() {
-            Some(letter) => Ok(letter),
+    pub async fn export(&self, id: JobId) -> Result<DeadExport> {
+        match self.quell.store().exports(&[id]).await?.pop() {
+            Some(export) => Ok(export),
             None => Err(self.why_not(id, "it cannot be exported").await),
         }
     }
@@ -161,12 +161,12 @@ impl<'a> Dead<'a> {
     ///
     /// # Errors
     /// As for [`list`](Self::list).
-    pub async fn letters(
+    pub async fn exports(
         &self,
         filter: &DeadFilter,
-    ) -> Result<(Vec<DeadLetter>, Option<DeadPlace>)> {
+    ) -> Result<(Vec<DeadExport>, Option<DeadPlace>)> {
         let (ids, next) = self.page(filter).await?;
-        Ok((self.quell.store().letters(&ids).await?, next))
+        Ok((self.quell.store().exports(&ids).await?, next))
     }
 
     /// Puts a dead job back, with its payload or with another, which replaces it (R26).
@@ -250,21 +250,21 @@ impl<'a> Dead<'a> {
     }
 
     /// Hands each line of an export of all that match to `each`, without its end; returns how many
-    /// there were. See [`letters`] for the format.
+    /// there were. See [`exports`] for the format.
     ///
     /// # Errors
     /// As for [`list`](Self::list); or what `each` says.
-    pub async fn export(
+    pub async fn export_lines(
         &self,
         filter: &DeadFilter,
         mut each: impl FnMut(&str) -> Result<()>,
     ) -> Result<u64> {
-        each(&letters::head())?;
+        each(&exports::head())?;
         let (mut filter, mut count) = (filter.clone(), 0_u64);
         loop {
-            let (page, next) = self.letters(&filter).await?;
-            for letter in &page {
-                each(&letters::line(letter)?)?;
+            let (page, next) = self.exports(&filter).await?;
+            for export in &page {
+                each(&exports::line(export)?)?;
                 count = count.saturating_add(1);
             }
             if next.is_none() {
@@ -278,16 +278,16 @@ impl<'a> Dead<'a> {
     /// written; one that is here already, or came in before, is left as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as for [`DeadLetter::validate`], naming the job; else the error of
+    /// [`ErrorKind::Invalid`] as for [`DeadExport::validate`], naming the job; else the error of
     /// the store. Where that happens half way, importing the same again does the rest.
-    pub async fn import(&self, letters: &[DeadLetter]) -> Result<Vec<Imported>> {
-        for (index, letter) in letters.iter().enumerate() {
-            letter
+    pub async fn import(&self, exports: &[DeadExport]) -> Result<Vec<Imported>> {
+        for (index, export) in exports.iter().enumerate() {
+            export
                 .validate(self.limits())
-                .map_err(|error| error.at(format!("letters[{index}]")))?;
+                .map_err(|error| error.at(format!("exports[{index}]")))?;
         }
-        let mut imported = Vec::with_capacity(letters.len());
-        for batch in letters.chunks(IMPORT_BATCH) {
+        let mut imported = Vec::with_capacity(exports.len());
+        for batch in exports.chunks(IMPORT_BATCH) {
             imported.extend(self.quell.store().import_dead(self.now(), batch).await?);
         }
         Ok(imported)

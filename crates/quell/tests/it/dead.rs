@@ -100,7 +100,7 @@ async fn r26_r40_one_job_answers_for_itself() {
     let large = Payload::from_text(format!("\"{}\"", "x".repeat(1 << 20))).unwrap();
     let refused = dead.redrive(Redrive { id: job.id, payload: Some(large) }).await.unwrap_err();
     assert_eq!((refused.kind(), refused.field()), (ErrorKind::Invalid, Some("payload")));
-    let unknown = dead.letter(JobId::new(77)).await.unwrap_err();
+    let unknown = dead.export(JobId::new(77)).await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert_eq!(dead.discard(job.id, "").await.unwrap_err().field(), Some("reason"));
 
@@ -109,22 +109,22 @@ async fn r26_r40_one_job_answers_for_itself() {
         lines.push(line.to_owned());
         Ok(())
     };
-    assert_eq!(dead.export(&DeadFilter::default(), each).await.unwrap(), 1);
-    let letters =
-        quell::dead::letters::read(&lines.join("\n"), &quell::trigger::Limits::default()).unwrap();
-    assert_eq!(letters, [dead.letter(job.id).await.unwrap()]);
+    assert_eq!(dead.export_lines(&DeadFilter::default(), each).await.unwrap(), 1);
+    let exports =
+        quell::dead::exports::read(&lines.join("\n"), &quell::trigger::Limits::default()).unwrap();
+    assert_eq!(exports, [dead.export(job.id).await.unwrap()]);
     dead.redrive(job.id).await.unwrap();
-    for refused in [dead.letter(job.id).await.err(), dead.discard(job.id, "no").await.err()] {
+    for refused in [dead.export(job.id).await.err(), dead.discard(job.id, "no").await.err()] {
         let refused = refused.unwrap();
         assert_eq!(refused.kind(), ErrorKind::IllegalMove, "{refused}");
         assert!(refused.to_string().contains("is scheduled, not dead"), "{refused}");
     }
-    let back = dead.import(&letters).await.unwrap();
+    let back = dead.import(&exports).await.unwrap();
     assert!(back[0].known && back[0].id == job.id, "it never left");
-    let mut wrong = letters;
+    let mut wrong = exports;
     wrong[0].job.state = JobState::Running;
     let refused = dead.import(&wrong).await.unwrap_err();
-    assert!(refused.to_string().starts_with("letters[0]: "), "{refused}");
+    assert!(refused.to_string().starts_with("exports[0]: "), "{refused}");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn r25_the_dead_are_counted_by_cause_the_most_frequent_first() {
     let first = &found.causes[0];
     assert_eq!((first.task.as_str(), first.queue.as_str()), ("t", "q"));
     assert_eq!((first.first_died_at, first.last_died_at), (clock.now(), clock.now()));
-    let example = quell.dead().letter(first.example).await.unwrap().job;
+    let example = quell.dead().export(first.example).await.unwrap().job;
     assert_eq!(example.error.as_deref(), Some("job 9 not found"), "the last of them");
     let busy = DeadFilter { error: Some("BUSY".to_owned()), limit: 1, ..DeadFilter::default() };
     let found = quell.dead().causes(&busy).await.unwrap();

@@ -278,7 +278,7 @@ async fn r39_a_panic_in_any_store_call_is_an_error_of_the_call() -> Result<()> {
         (case.given)(&**quell.store(), now, JobId::new(1)).await?;
         let error = (case.call)(&**quell.store(), now, JobId::new(1)).await.unwrap_err();
         // An import is made of what was read before.
-        let writes = case.writes && !error.to_string().contains("`letters`");
+        let writes = case.writes && !error.to_string().contains("`exports`");
         let kind = if writes { ErrorKind::UnknownOutcome } else { ErrorKind::Internal };
         assert_eq!(error.kind(), kind, "{}: {error}", case.name);
         assert!(error.to_string().contains("panicked: the call panics"), "{}: {error}", case.name);

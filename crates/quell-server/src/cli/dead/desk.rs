@@ -3,7 +3,7 @@
 //! Invariant: both return the same JSON.
 
 use anyhow::Context as _;
-use quell::dead::{BulkResult, DeadFilter, DeadLetter, DeadPlace, Redrive, UnreadablePage};
+use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive, UnreadablePage};
 use quell::job::ExplainTarget;
 use quell::{JobId, Payload, Quell, Timestamp};
 use reqwest::header::CONTENT_TYPE;
@@ -17,7 +17,7 @@ use crate::view;
 
 /// A page of an export, and the place of the next one.
 pub(super) struct Page {
-    pub(super) letters: Vec<DeadLetter>,
+    pub(super) exports: Vec<DeadExport>,
     pub(super) next: Option<DeadPlace>,
 }
 
@@ -82,13 +82,13 @@ impl Desk {
         match &self.place {
             Place::Server(server) => {
                 let mut answer = get(server, &["v1", "dead", EXPORTED], filter)?;
-                let letters = serde_json::from_value(answer[EXPORTED].take())
+                let exports = serde_json::from_value(answer[EXPORTED].take())
                     .context("cannot decode the dead jobs in the server's response")?;
-                Ok(Page { letters, next: next(&answer)? })
+                Ok(Page { exports, next: next(&answer)? })
             }
             Place::Store(quell) => {
-                let (letters, next) = self.runtime.block_on(quell.dead().letters(filter))?;
-                Ok(Page { letters, next })
+                let (exports, next) = self.runtime.block_on(quell.dead().exports(filter))?;
+                Ok(Page { exports, next })
             }
         }
     }
@@ -197,19 +197,19 @@ impl Desk {
     }
 
     /// Imports dead jobs with their lines; returns the numbers of new and of known ones.
-    pub(super) fn import(&self, letters: &[(DeadLetter, String)]) -> anyhow::Result<[u64; 2]> {
+    pub(super) fn import(&self, exports: &[(DeadExport, String)]) -> anyhow::Result<[u64; 2]> {
         match &self.place {
             Place::Server(server) => {
-                let lines: Vec<&str> = letters.iter().map(|(_, line)| line.as_str()).collect();
+                let lines: Vec<&str> = exports.iter().map(|(_, line)| line.as_str()).collect();
                 let body = format!("{{\"{EXPORTED}\":[{}]}}", lines.join(","));
                 let answer = post(server, &["v1", "dead", "import"], body)?;
                 let count = |name: &str| answer[name].as_u64().unwrap_or_default();
                 Ok([count("imported"), count("known")])
             }
             Place::Store(quell) => {
-                let letters: Vec<DeadLetter> =
-                    letters.iter().map(|(letter, _)| letter.clone()).collect();
-                let imported = self.runtime.block_on(quell.dead().import(&letters))?;
+                let exports: Vec<DeadExport> =
+                    exports.iter().map(|(export, _)| export.clone()).collect();
+                let imported = self.runtime.block_on(quell.dead().import(&exports))?;
                 let known = imported.iter().filter(|one| one.known).count() as u64;
                 Ok([imported.len() as u64 - known, known])
             }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use quell::dead::{DeadFilter, DeadLetter, letters};
+use quell::dead::{DeadExport, DeadFilter, exports};
 use quell::trigger::Limits;
 use serde_json::json;
 
@@ -65,12 +65,12 @@ pub(super) fn export(args: ExportArgs, out: &mut dyn Write) -> anyhow::Result<()
 }
 
 fn write_lines(desk: &Desk, mut filter: DeadFilter, out: &mut dyn Write) -> anyhow::Result<u64> {
-    writeln!(out, "{}", letters::head())?;
+    writeln!(out, "{}", exports::head())?;
     let mut count = 0;
     loop {
-        let Page { letters, next } = desk.export(&filter)?;
-        for letter in &letters {
-            writeln!(out, "{}", letters::line(letter)?)?;
+        let Page { exports, next } = desk.export(&filter)?;
+        for export in &exports {
+            writeln!(out, "{}", exports::line(export)?)?;
             count += 1;
         }
         if next.is_none() {
@@ -90,15 +90,15 @@ pub(super) fn import(args: ImportArgs, out: &mut dyn Write) -> anyhow::Result<()
     } else {
         std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {shown}"))?
     };
-    let letters = letters::read(&text, &Limits::default()).with_context(|| shown.clone())?;
+    let exports = exports::read(&text, &Limits::default()).with_context(|| shown.clone())?;
     drop(text);
     if args.dry_run {
-        let count = grouped(letters.len() as u64);
+        let count = grouped(exports.len() as u64);
         return Ok(writeln!(out, "{shown} is fine: {count} dead jobs; nothing was changed")?);
     }
     let desk = Desk::open(&args.source)?;
     let (mut came, mut known) = (0, 0);
-    for batch in batches(letters)? {
+    for batch in batches(exports)? {
         let [new, here] = desk.import(&batch).with_context(|| {
             let so_far = grouped(came);
             format!("stopped after {so_far} were imported; the same command does the rest")
@@ -116,18 +116,18 @@ pub(super) fn import(args: ImportArgs, out: &mut dyn Write) -> anyhow::Result<()
 }
 
 /// Dead jobs with their lines, in batches that a server accepts.
-fn batches(letters: Vec<DeadLetter>) -> anyhow::Result<Vec<Vec<(DeadLetter, String)>>> {
+fn batches(exports: Vec<DeadExport>) -> anyhow::Result<Vec<Vec<(DeadExport, String)>>> {
     let mut batches = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);
-    for letter in letters {
-        let line = letters::line(&letter)?;
+    for export in exports {
+        let line = exports::line(&export)?;
         if batch.len() == BATCH || (!batch.is_empty() && bytes + line.len() > MAX_IMPORT_BYTES / 2)
         {
             batches.push(std::mem::take(&mut batch));
             bytes = 0;
         }
         bytes += line.len();
-        batch.push((letter, line));
+        batch.push((export, line));
     }
     batches.push(batch);
     Ok(batches.into_iter().filter(|batch| !batch.is_empty()).collect())

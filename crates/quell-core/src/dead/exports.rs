@@ -4,10 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeadLetter, Error, Limits, Result};
+use crate::{DeadExport, Error, Limits, Result};
 
 /// What the first line says.
-const FORMAT: &str = "quell-dead-letters";
+const FORMAT: &str = "quell-dead-jobs";
 /// The version that is written; a reader knows all up to it.
 const VERSION: u32 = 1;
 
@@ -28,19 +28,19 @@ pub fn head() -> String {
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a dead job that has no JSON form, which no
 /// store has written.
-pub fn line(dead_job: &DeadLetter) -> Result<String> {
+pub fn line(dead_job: &DeadExport) -> Result<String> {
     let id = dead_job.job.id;
     serde_json::to_string(dead_job)
-        .map_err(|error| Error::invalid("letters", format!("job {id} has no JSON form: {error}")))
+        .map_err(|error| Error::invalid("exports", format!("job {id} has no JSON form: {error}")))
 }
 
 /// The dead jobs of a whole file.
 ///
 /// ```
-/// use quell_core::{Limits, letters};
+/// use quell_core::{Limits, exports};
 ///
-/// assert!(letters::read(&letters::head(), &Limits::default())?.is_empty());
-/// let error = letters::read("id,task", &Limits::default()).unwrap_err();
+/// assert!(exports::read(&exports::head(), &Limits::default())?.is_empty());
+/// let error = exports::read("id,task", &Limits::default()).unwrap_err();
 /// assert_eq!(error.field(), Some("file"));
 /// # Ok::<(), quell_core::Error>(())
 /// ```
@@ -48,8 +48,8 @@ pub fn line(dead_job: &DeadLetter) -> Result<String> {
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the first line at fault: another
 /// format, a version that this program does not know, a line that is no dead job, or a dead job
-/// that [`DeadLetter::validate`] refuses.
-pub fn read(text: &str, limits: &Limits) -> Result<Vec<DeadLetter>> {
+/// that [`DeadExport::validate`] refuses.
+pub fn read(text: &str, limits: &Limits) -> Result<Vec<DeadExport>> {
     let mut lines = text.lines().zip(1_u64..);
     let (first, _) = lines.next().unwrap_or_default();
     check_head(first)?;
@@ -80,9 +80,9 @@ fn check_head(line: &str) -> Result<()> {
     Ok(())
 }
 
-fn parse(line: &str, number: u64, limits: &Limits) -> Result<DeadLetter> {
+fn parse(line: &str, number: u64, limits: &Limits) -> Result<DeadExport> {
     let at = |what: String| Error::invalid("file", format!("line {number}: {what}"));
-    let dead_job: DeadLetter =
+    let dead_job: DeadExport =
         serde_json::from_str(line).map_err(|error| at(format!("not a dead job: {error}")))?;
     dead_job.validate(limits).map_err(|error| at(error.to_string()))?;
     Ok(dead_job)
@@ -93,13 +93,13 @@ mod tests {
     use super::*;
     use crate::{Job, JobId, JobState, NewTrigger, Past, Payload, QueueName, TaskName, Timestamp};
 
-    fn of(id: u64) -> DeadLetter {
+    fn of(id: u64) -> DeadExport {
         let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
         let trigger = NewTrigger::new(task, queue, Payload::from_stored("{\"a\":\"\\u0000\"}"));
         let job = Job::unkeyed(JobId::new(id), &trigger, Timestamp::from_secs(0));
         let ended_at = Some(Timestamp::from_secs(9));
         let job = Job { state: JobState::Dead, ended_at, ..job };
-        DeadLetter { job, attempts: Vec::new(), effects: Vec::new(), past: Past::default() }
+        DeadExport { job, attempts: Vec::new(), effects: Vec::new(), past: Past::default() }
     }
 
     #[test]
