@@ -23,8 +23,8 @@ use quell_core::{
 use tracing::{error, warn};
 
 use crate::backend::{Access, Backend, Time, contended};
+use crate::backoff::{Backoff, Contention};
 use crate::known::Known;
-use crate::pace::{Contention, Pace};
 use crate::step::{Step, is_too_large, is_too_much, step};
 use crate::upkeep::{Frees, Met};
 
@@ -116,7 +116,7 @@ impl<B: Backend> Engine<B> {
     }
 
     async fn set_one_aside(&self, id: JobId, reason: &str, frees: Frees) -> Result<Met> {
-        let mut pace = Pace::new(self.backend.longest_pause());
+        let mut backoff = Backoff::new(self.backend.longest_pause());
         loop {
             let recorded = self.history.is_some();
             let mut step =
@@ -130,7 +130,7 @@ impl<B: Backend> Engine<B> {
                 self.spread(news);
                 return Ok(met);
             }
-            if !pace.again().await {
+            if !backoff.again().await {
                 return Err(contended("set an unreadable job aside"));
             }
         }

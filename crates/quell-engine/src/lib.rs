@@ -10,6 +10,7 @@
 //! Invariant: the engine knows no clock but the backend's, and no row that the backend did not load.
 
 pub mod backend;
+mod backoff;
 mod changes;
 mod claim;
 mod counts;
@@ -20,7 +21,6 @@ mod load;
 mod loaded;
 mod maps;
 mod moves;
-mod pace;
 mod read;
 pub mod rows;
 mod shard;

@@ -13,9 +13,9 @@ use quell_core::{
 };
 
 use crate::backend::{Backend, Index, Scan};
+use crate::backoff::Backoff;
 use crate::claim::Started;
 use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, too_much};
-use crate::pace::Pace;
 use crate::rows::RowName;
 use crate::step::{Windows, is_too_large, is_too_much, step};
 use crate::upkeep::job_of;
@@ -102,8 +102,8 @@ impl<B: Backend> Engine<B> {
 
     async fn accept_at_once(&self, now: Option<Timestamp>, batches: &[Batch]) -> Result<Accepted> {
         let jobs: usize = batches.iter().map(|batch| batch.triggers.len()).sum();
-        let pace = || Pace::of(self.backend.longest_pause(), &self.contention, batches);
-        let (accepted, existing) = step!(self, "accept triggers", pace(), (now, jobs), |step| {
+        let backoff = || Backoff::of(self.backend.longest_pause(), &self.contention, batches);
+        let (accepted, existing) = step!(self, "accept triggers", backoff(), (now, jobs), |step| {
             step.load_for(batches, &self.known).await?;
             step.check_ids(jobs).await?;
             let accepted = step.take(|part| part.enqueue(batches));

@@ -4,8 +4,8 @@ use quell_core::heartbeat::WorkerRow;
 use quell_core::{Result, TaskName, TaskSettings};
 
 use crate::backend::{Access, Backend, Time, contended};
+use crate::backoff::Backoff;
 use crate::engine::Engine;
-use crate::pace::Pace;
 use crate::rows::{Row, RowName};
 use crate::step::Step;
 
@@ -23,7 +23,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// As [`Steps::set_task`](quell_core::Steps::set_task).
     pub async fn take_over_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        let mut pace = Pace::new(self.backend.longest_pause());
+        let mut backoff = Backoff::new(self.backend.longest_pause());
         loop {
             let mut step =
                 Step::begin(&self.backend, Time::Last, Access::Write { jobs: 0 }, false).await?;
@@ -33,7 +33,7 @@ impl<B: Backend> Engine<B> {
                 self.spread(news);
                 return Ok(());
             }
-            if !pace.again().await {
+            if !backoff.again().await {
                 return Err(contended("set a task"));
             }
         }
@@ -45,7 +45,7 @@ impl<B: Backend> Engine<B> {
     /// What the backend answers; of kind [`Contention`](quell_core::ErrorKind::Contention) where other
     /// processes change the row all the time.
     pub async fn take_over_worker(&self, row: &WorkerRow) -> Result<()> {
-        let mut pace = Pace::new(self.backend.longest_pause());
+        let mut backoff = Backoff::new(self.backend.longest_pause());
         let name = RowName::Worker(row.worker.clone(), row.incarnation);
         loop {
             let mut step =
@@ -58,7 +58,7 @@ impl<B: Backend> Engine<B> {
             if step.commit().await?.is_some() {
                 return Ok(());
             }
-            if !pace.again().await {
+            if !backoff.again().await {
                 return Err(contended("write a worker"));
             }
         }

@@ -22,34 +22,39 @@ macro_rules! step {
         step!(
             $self,
             $what,
-            $crate::pace::Pace::new($self.backend.longest_pause()),
+            $crate::backoff::Backoff::new($self.backend.longest_pause()),
             ($now, $jobs),
             |$step| $body
         )
     };
-    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
-        step!($self, $what, $pace, $crate::backend::Access::Write { jobs: $jobs }, $now, |$step| {
-            $body
-        })
+    ($self:ident, $what:literal, $backoff:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
+        step!(
+            $self,
+            $what,
+            $backoff,
+            $crate::backend::Access::Write { jobs: $jobs },
+            $now,
+            |$step| { $body }
+        )
     };
     ($self:ident, $what:literal, $access:expr, $now:expr, |$step:ident| $body:expr) => {
         step!(
             $self,
             $what,
-            $crate::pace::Pace::new($self.backend.longest_pause()),
+            $crate::backoff::Backoff::new($self.backend.longest_pause()),
             $access,
             $now,
             |$step| $body
         )
     };
     (
-        $self:ident, $what:literal, $pace:expr, $access:expr, $now:expr, |$step:ident| $body:expr
+        $self:ident, $what:literal, $backoff:expr, $access:expr, $now:expr, |$step:ident| $body:expr
     ) => {{
         let mut rows_set_aside = 0;
         loop {
             let done: quell_core::Result<_> = async {
-                let mut pace = $pace;
-                pace.begin().await;
+                let mut backoff = $backoff;
+                backoff.begin().await;
                 loop {
                     let recorded = $self.history.is_some();
                     let tried: quell_core::Result<_> = async {
@@ -72,7 +77,7 @@ macro_rules! step {
                     .await;
                     match tried {
                         Ok(Some((answer, news))) => {
-                            pace.done();
+                            backoff.done();
                             $self.spread(news);
                             break Ok(answer);
                         }
@@ -80,7 +85,7 @@ macro_rules! step {
                         Err(error) if $self.backend.is_conflict(&error) => {}
                         Err(error) => break Err(error),
                     }
-                    if !pace.again().await {
+                    if !backoff.again().await {
                         break Err($crate::backend::contended($what));
                     }
                 }

@@ -84,7 +84,7 @@ impl Contention {
 
 /// The tries of one step.
 #[derive(Debug)]
-pub(crate) struct Pace<'c> {
+pub(crate) struct Backoff<'c> {
     tries: u32,
     pause: Duration,
     longest: Duration,
@@ -126,17 +126,17 @@ fn keys_of(batches: &[Batch]) -> impl Iterator<Item = (&TaskName, &Key)> {
     triggers.filter_map(|trigger| Some((&trigger.task, &trigger.keyed.as_ref()?.key)))
 }
 
-impl<'c> Pace<'c> {
+impl<'c> Backoff<'c> {
     /// The tries of a step whose conflicts say nothing of the next one.
     pub(crate) fn new(longest: Duration) -> Self {
-        Pace { tries: 0, pause: FIRST_PAUSE, longest, learned: None }
+        Backoff { tries: 0, pause: FIRST_PAUSE, longest, learned: None }
     }
 
     /// The tries of a step that accepts these batches. A backend that needs no pauses has no conflicts.
     pub(crate) fn of(longest: Duration, contention: &'c Contention, batches: &'c [Batch]) -> Self {
         let learns = !longest.is_zero() && keys_of(batches).next().is_some();
         let learned = learns.then(|| Learned { contention, batches, began: Instant::now() });
-        Pace { learned, ..Pace::new(longest) }
+        Backoff { learned, ..Backoff::new(longest) }
     }
 
     /// Waits before the first try, where those before it have conflicted.
