@@ -24,4 +24,4 @@ pub use quell_core::{
 };
 
 pub use crate::operator::causes::{DeadCause, DeadCauses};
-pub use crate::operator::dead::{BulkResult, Dead, Pace, Progress, RedriveAll};
+pub use crate::operator::dead::{BulkResult, Dead, Progress, RedriveAll, RedriveRate};

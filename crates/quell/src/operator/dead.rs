@@ -86,11 +86,11 @@ impl Progress {
 
 /// How many jobs a step takes at a rate, and how long it may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct RedriveRate {
     per_second: u32,
 }
 
-impl Pace {
+impl RedriveRate {
     /// This number of jobs a second.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Pace {
         if per_second == 0 {
             return Err(Error::invalid("rate", "rate is zero: give a number of jobs a second"));
         }
-        Ok(Pace { per_second })
+        Ok(RedriveRate { per_second })
     }
 
     /// How many jobs a step takes, so that there are about ten steps a second.
@@ -186,11 +186,11 @@ impl<'a> Dead<'a> {
     /// [`ErrorKind::Invalid`] for a rate of zero, or as for [`DeadFilter::validate`].
     pub fn redrive_all(&self, filter: DeadFilter, per_second: u32) -> Result<RedriveAll<'a>> {
         filter.validate()?;
-        let pace = Pace::new(per_second)?;
+        let rate = RedriveRate::new(per_second)?;
         Ok(RedriveAll {
             dead: *self,
             filter,
-            pace,
+            rate,
             began: None,
             ended: false,
             progress: Progress::default(),
@@ -345,7 +345,7 @@ fn is_gone(error: &Error) -> bool {
 pub struct RedriveAll<'a> {
     dead: Dead<'a>,
     filter: DeadFilter,
-    pace: Pace,
+    rate: RedriveRate,
     began: Option<Timestamp>,
     ended: bool,
     progress: Progress,
@@ -370,8 +370,8 @@ impl RedriveAll<'_> {
                 *self.began.insert(clock.now())
             }
         };
-        clock.sleep_until(began + self.pace.after(self.progress.seen())).await;
-        self.filter.limit = self.pace.batch();
+        clock.sleep_until(began + self.rate.after(self.progress.seen())).await;
+        self.filter.limit = self.rate.batch();
         let swept = self.dead.redrive_page(&self.filter).await?;
         self.progress.add(&swept);
         self.filter.before = swept.next;

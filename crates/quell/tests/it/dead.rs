@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use quell::clock::Clock;
-use quell::dead::{DeadCauses, DeadFilter, Pace, Progress, Redrive};
+use quell::dead::{DeadCauses, DeadFilter, Progress, Redrive, RedriveRate};
 use quell::job::AttemptOutcome;
 use quell::store::{Claim, Failure, FailureKind, Lease, MemoryStore, Outcome, Settlement, Store};
 use quell::testing::TestClock;
@@ -73,8 +73,11 @@ async fn r26_many_are_put_back_at_the_rate_that_was_asked_for() {
     }
     assert_eq!(sweep.step().await.unwrap(), None);
     assert_eq!(quell.dead().count(&DeadFilter::default()).await.unwrap(), 0);
-    assert_eq!(Pace::new(0).unwrap_err().field(), Some("rate"));
-    assert_eq!([1, 10, 11, 9_999].map(|rate| Pace::new(rate).unwrap().batch()), [1, 1, 2, 200]);
+    assert_eq!(RedriveRate::new(0).unwrap_err().field(), Some("rate"));
+    assert_eq!(
+        [1, 10, 11, 9_999].map(|rate| RedriveRate::new(rate).unwrap().batch()),
+        [1, 1, 2, 200]
+    );
 }
 
 #[tokio::test]

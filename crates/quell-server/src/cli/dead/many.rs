@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use quell::dead::{BulkResult, DeadFilter, Pace, Progress};
+use quell::dead::{BulkResult, DeadFilter, Progress, RedriveRate};
 use serde_json::json;
 
 use super::desk::Desk;
@@ -23,7 +23,7 @@ pub(super) fn redrive(
     rate: u32,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let (desk, rate) = (Desk::open(source)?, Pace::new(rate)?);
+    let (desk, rate) = (Desk::open(source)?, RedriveRate::new(rate)?);
     let filter = DeadFilter { limit: rate.batch(), ..filter };
     let began = Instant::now();
     let progress = sweep(&desk, filter, "redriven", |filter, so_far| {

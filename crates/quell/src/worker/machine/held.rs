@@ -85,8 +85,8 @@ impl Machine {
         }
         let elapsed = now.since(self.claimed_at).as_micros().max(1);
         let ended = self.ended_since_claim as u128;
-        let pace = ended.saturating_mul(self.claim_cost.ahead().as_micros()) / elapsed;
-        self.ahead = usize::try_from(pace).unwrap_or(usize::MAX).min(self.bounds.prefetch);
+        let lead = ended.saturating_mul(self.claim_cost.ahead().as_micros()) / elapsed;
+        self.ahead = usize::try_from(lead).unwrap_or(usize::MAX).min(self.bounds.prefetch);
     }
 
     /// Releases the first `count` of the jobs that wait; no attempt is spent (R29).
