@@ -65,7 +65,7 @@ impl Store for RedisStore {
     /// While the server works on one call, this process reads the answer of another and makes the
     /// next. But steps wait for each other, and where replicas or the disk are waited for, two
     /// calls wait twice.
-    fn enqueues_at_once(&self) -> usize {
+    fn concurrent_enqueues(&self) -> usize {
         let backend = self.shards().first().backend();
         let Shard { link, steps, syncs, .. } = &*backend.shard;
         let one_by_one = link.waits() || *syncs || steps.are_common();

@@ -68,7 +68,7 @@ impl Store for Remote {
     }
 
     /// Some processes make two calls at a time.
-    fn enqueues_at_once(&self) -> usize {
+    fn concurrent_enqueues(&self) -> usize {
         1 + self.clock.index() % 2
     }
 

@@ -326,7 +326,7 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// How many calls of [`enqueue`](Store::enqueue) a process does well to make at a time when
     /// more triggers wait, as things are now: it is asked before each call. One for a store that
     /// takes one writer at a time.
-    fn enqueues_at_once(&self) -> usize {
+    fn concurrent_enqueues(&self) -> usize {
         1
     }
 

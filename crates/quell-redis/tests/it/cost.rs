@@ -302,22 +302,22 @@ async fn two_calls_at_a_time_are_made_where_they_pay() {
     for _ in 0..9 {
         server.trigger(vec![plain("0"), debounced("k")]).await;
     }
-    assert_eq!(server.store.enqueues_at_once(), 2, "scripts only");
+    assert_eq!(server.store.concurrent_enqueues(), 2, "scripts only");
     let idempotency = Some(Idempotency::new(key("once")));
     server.trigger(vec![plain("0"), NewTrigger { idempotency, ..plain("0") }]).await;
     for _ in 0..4 {
-        assert_eq!(server.store.enqueues_at_once(), 1, "one took a step lately");
+        assert_eq!(server.store.concurrent_enqueues(), 1, "one took a step lately");
         server.trigger(vec![plain("0"), debounced("k")]).await;
     }
-    assert_eq!(server.store.enqueues_at_once(), 2, "scripts only, again");
+    assert_eq!(server.store.concurrent_enqueues(), 2, "scripts only, again");
     let options = || RedisOptions::from_url(&server.redis.url()).unwrap();
-    assert_eq!(options().open().await.unwrap().enqueues_at_once(), 2);
+    assert_eq!(options().open().await.unwrap().concurrent_enqueues(), 2);
     let main = format!("replicaof 127.0.0.1 {}", server.redis.port());
     let _replica = Redis::start(&[&main]).unwrap();
-    assert_eq!(options().wait_replicas(1).open().await.unwrap().enqueues_at_once(), 1);
+    assert_eq!(options().wait_replicas(1).open().await.unwrap().concurrent_enqueues(), 1);
     let synced = Redis::start(&["appendonly yes", "appendfsync always"]).unwrap();
     let synced = RedisOptions::from_url(&synced.url()).unwrap().open().await.unwrap();
-    assert_eq!(synced.enqueues_at_once(), 1);
+    assert_eq!(synced.concurrent_enqueues(), 1);
 }
 
 /// Two jobs die, and then `loud` jobs of another queue. Returns an overview and its cost: the commands

@@ -72,7 +72,7 @@ async fn flush_all(
     receiver: mpsc::Receiver<Waiting>,
 ) {
     let call = |group| flush(store.as_ref(), clock.as_ref(), group);
-    serve(|| store.enqueues_at_once(), receiver, call).await;
+    serve(|| store.concurrent_enqueues(), receiver, call).await;
 }
 
 /// Takes callers in and makes store calls, until no more callers can come.
