@@ -92,7 +92,7 @@ struct Live {
     heard: AtomicU64,
     /// How many calls wait on it.
     waiting: AtomicUsize,
-    given_up: watch::Sender<bool>,
+    abandoned: watch::Sender<bool>,
 }
 
 /// A server that could not be reached when a connection was last made.
@@ -125,7 +125,7 @@ impl Live {
     /// Answers, or an error where it broke, was given up, or the deadline came.
     async fn call(&self, sent: Sent<'_>, deadline: Instant) -> RedisResult<Vec<Value>> {
         let mut connection = self.connection.clone();
-        let mut given_up = self.given_up.subscribe();
+        let mut abandoned = self.abandoned.subscribe();
         let call = async {
             match sent {
                 Sent::One(command) => Ok(vec![connection.req_packed_command(command).await?]),
@@ -137,7 +137,7 @@ impl Live {
         let answer = tokio::select! {
             biased;
             answer = call => answer,
-            _ = given_up.wait_for(|given_up| *given_up) => Err(silent()),
+            _ = abandoned.wait_for(|abandoned| *abandoned) => Err(silent()),
             () = sleep_until(deadline) => Err(silent()),
         };
         if answer.as_ref().map_or_else(|error| !is_broken(error), |_| true) {
@@ -284,7 +284,7 @@ impl Wire {
                     opened: Instant::now(),
                     heard: AtomicU64::new(0),
                     waiting: AtomicUsize::new(0),
-                    given_up: watch::Sender::new(false),
+                    abandoned: watch::Sender::new(false),
                 });
                 if self.away().take().is_some() {
                     info!("Redis server is reached again");
@@ -318,7 +318,7 @@ impl Wire {
     /// Ends the connection for all calls that wait on it; the next call makes another.
     fn leave(&self, left: &Arc<Live>, why: &RedisError) {
         self.set_aside(left, why);
-        left.given_up.send_replace(true);
+        left.abandoned.send_replace(true);
     }
 
     /// Sets the connection aside where it leads to another server than it should.

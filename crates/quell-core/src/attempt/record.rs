@@ -12,21 +12,21 @@ impl Attempt {
     pub const LAST_KEPT: u64 = 45;
 }
 
-/// The attempts that a job gives up once the one with this token is on record, by their tokens;
+/// The attempts that are removed once the one with this token is on record, by their tokens;
 /// none while there is room.
 ///
 /// ```
-/// use quell_core::record::given_up;
+/// use quell_core::record::no_longer_kept;
 /// use quell_core::{Draw, LeaseToken};
 ///
 /// let newest = |start| LeaseToken::of(start, Draw::new(7));
-/// let starts = |start| given_up(newest(start)).map(|t| (t.start().starts(), t.end().starts()));
+/// let starts = |start| no_longer_kept(newest(start)).map(|t| (t.start().starts(), t.end().starts()));
 /// assert_eq!(starts(50), None);
 /// assert_eq!(starts(51), Some((6, 6)));
 /// assert_eq!(starts(60), Some((6, 15)));
 /// ```
 #[must_use]
-pub fn given_up(newest: LeaseToken) -> Option<RangeInclusive<LeaseToken>> {
+pub fn no_longer_kept(newest: LeaseToken) -> Option<RangeInclusive<LeaseToken>> {
     let last = newest.starts().checked_sub(Attempt::LAST_KEPT);
     let last = last.filter(|last| *last > Attempt::FIRST_KEPT)?;
     let first = LeaseToken::of(Attempt::FIRST_KEPT.saturating_add(1), Draw::MIN);

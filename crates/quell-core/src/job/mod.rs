@@ -475,10 +475,10 @@ impl Job {
         }
     }
 
-    /// What a job that went back to scheduled heeds of its key: whether an attempt still runs or an
+    /// Applies to a job that went back to scheduled what holds its key back: whether an attempt still runs or an
     /// older window waits (R11), and the period since the key's last start, whichever
     /// job that was (R13).
-    pub fn heed_key(
+    pub fn apply_key(
         &mut self,
         now: Timestamp,
         key_is_busy: bool,
@@ -649,7 +649,7 @@ mod tests {
         let heeds = |due: i64, now: i64, memory| {
             let mut job = throttled.clone();
             job.window = job.window.requeue(Timestamp::from_secs(due), DueReason::Backoff);
-            job.heed_key(Timestamp::from_secs(now), false, Some(&memory));
+            job.apply_key(Timestamp::from_secs(now), false, Some(&memory));
             (job.window.due_at, job.window.reason)
         };
         assert_eq!(heeds(12, 11, memory), (end, DueReason::Throttled));

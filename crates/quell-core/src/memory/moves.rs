@@ -143,7 +143,8 @@ impl State {
                 let is_next = self.next_window(&task_key) == Some(id);
                 let is_busy = self.key_runs(&task_key) || !is_next;
                 let memory = self.memories.get(&task_key).copied();
-                self.update(id, |job| job.heed_key(now, is_busy, memory.as_ref())).unwrap_or(became)
+                self.update(id, |job| job.apply_key(now, is_busy, memory.as_ref()))
+                    .unwrap_or(became)
             }
             _ => became,
         }

@@ -15,7 +15,7 @@ use crate::dedup::Hold;
 use crate::edge::KeyMemory;
 use crate::heartbeat::WorkerRow;
 use crate::idempotency::Record;
-use crate::record::given_up;
+use crate::record::no_longer_kept;
 use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
@@ -335,11 +335,11 @@ impl State {
             outcome: Some(outcome),
             error,
         };
-        let given_up = given_up(attempt.token);
+        let no_longer_kept = no_longer_kept(attempt.token);
         let attempts = self.attempts.entry(id).or_default();
         attempts.push(attempt);
-        if let Some(given_up) = given_up {
-            attempts.retain(|attempt| !given_up.contains(&attempt.token));
+        if let Some(no_longer_kept) = no_longer_kept {
+            attempts.retain(|attempt| !no_longer_kept.contains(&attempt.token));
         }
     }
 
