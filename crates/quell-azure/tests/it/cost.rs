@@ -98,10 +98,10 @@ async fn r01_requests_of_debounced_triggers_and_of_runs() {
         assert!(batch <= OF_A_TRIGGER, "{burst} in a batch: {batch}");
     }
 
-    let wish = Rig::wish(1);
-    let (idle, claimed) = counted.of(counted.store.claim(None, &wish)).await;
+    let asked = Rig::claim_of(1);
+    let (idle, claimed) = counted.of(counted.store.claim(None, &asked)).await;
     assert!(claimed.unwrap().jobs.is_empty());
-    let (look, _) = counted.of(counted.store.next_due(None, &queue(), &wish.tasks)).await;
+    let (look, _) = counted.of(counted.store.next_due(None, &queue(), &asked.tasks)).await;
     eprintln!("a claim that finds nothing: {idle}; a look: {look}");
     assert!(idle <= OF_A_POLL && look <= OF_A_POLL, "{idle}, {look}");
     for jobs in [1, 10] {
@@ -112,7 +112,7 @@ async fn r01_requests_of_debounced_triggers_and_of_runs() {
         for of in &keys {
             counted.store.flush(None, &task, &key(of)).await.unwrap();
         }
-        let (start, claimed) = counted.of(counted.store.claim(None, &Rig::wish(jobs))).await;
+        let (start, claimed) = counted.of(counted.store.claim(None, &Rig::claim_of(jobs))).await;
         let claimed = claimed.unwrap().jobs;
         assert_eq!(claimed.len(), jobs);
         let ends = claimed.iter().map(|job| {

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Jobs that run when the stretch begins.
 const RUNNING: u32 = 3;
 
-/// The worker's task; that of [`Rig::wish`] is claimed by the test itself.
+/// The worker's task; that of [`Rig::claim_of`] is claimed by the test itself.
 fn task() -> TaskName {
     TaskName::new("waits").unwrap()
 }
@@ -119,7 +119,7 @@ impl Scene {
         let trigger = trigger(TaskName::new("t").unwrap());
         let queue = trigger.triggers[0].queue.clone();
         direct.enqueue(trigger).await.unwrap();
-        let claim = Claim { queue, lease: PATIENCE * 5, ..Rig::wish(1) };
+        let claim = Claim { queue, lease: PATIENCE * 5, ..Rig::claim_of(1) };
         let claimed = self.direct.claim(None, &claim).await.unwrap();
         lease_of(&claimed.jobs[0])
     }
@@ -137,7 +137,7 @@ impl Scene {
         let lease = PATIENCE * 5;
         tokio::join!(
             async { check("trigger", began, client.enqueue(trigger(task())).await.err()) },
-            async { check("claim", began, store.claim(None, &Rig::wish(1)).await.err()) },
+            async { check("claim", began, store.claim(None, &Rig::claim_of(1)).await.err()) },
             async {
                 let renewed = store.renew(None, std::slice::from_ref(held), lease).await;
                 check("renew", began, renewed.err());

@@ -33,7 +33,11 @@ pub fn some_trigger() -> NewTrigger {
 /// A claim of both tasks.
 fn some_claim() -> Claim {
     let draw = Draw::new(fastrand::u64(..));
-    Claim { draw, tasks: Arc::from([task("t0"), task("t1")]), ..Rig::wish(fastrand::usize(1..9)) }
+    Claim {
+        draw,
+        tasks: Arc::from([task("t0"), task("t1")]),
+        ..Rig::claim_of(fastrand::usize(1..9))
+    }
 }
 
 /// Any change that a caller, a worker or an operator makes.

@@ -165,7 +165,7 @@ async fn fill(store: &dyn Store, now: Timestamp, size: u64) -> Result<()> {
     take(store, now, all.map(|_| due_elsewhere.clone())).await?;
     for draw in 1..=size / 4 / RUN as u64 {
         let lease = LATER + secs(draw);
-        let claim = Claim { queue: crowd(), draw: Draw::new(draw), lease, ..Rig::wish(RUN) };
+        let claim = Claim { queue: crowd(), draw: Draw::new(draw), lease, ..Rig::claim_of(RUN) };
         store.claim(Some(now), &claim).await?;
     }
     Ok(())
@@ -188,7 +188,7 @@ async fn take(
 /// Starts all that is due, and ends it so.
 async fn end(store: &dyn Store, now: Timestamp, outcome: Outcome) -> Result<()> {
     loop {
-        let claimed = store.claim(Some(now), &Rig::wish(AT_ONCE)).await?;
+        let claimed = store.claim(Some(now), &Rig::claim_of(AT_ONCE)).await?;
         if claimed.jobs.is_empty() {
             return Ok(());
         }

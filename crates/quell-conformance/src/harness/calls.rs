@@ -66,7 +66,7 @@ async fn take(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Res
 /// Takes these and starts them all.
 async fn start(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
     take(store, now, triggers).await?;
-    store.claim(Some(now), &Rig::wish(9)).await.map(drop)
+    store.claim(Some(now), &Rig::claim_of(9)).await.map(drop)
 }
 
 /// As [`start`], and ends the first of them.
@@ -104,7 +104,7 @@ fn schedule() -> Schedule {
 }
 
 fn alive() -> Heartbeat {
-    heartbeat(&Rig::wish(1).worker, 1)
+    heartbeat(&Rig::claim_of(1).worker, 1)
 }
 
 fn limited() -> QueueSettings {
@@ -161,7 +161,7 @@ fn triggers() -> Vec<Case> {
 }
 
 fn attempts() -> Vec<Case> {
-    let claim: Step = step!(|s, t| s.claim(Some(t), &Rig::wish(2)).await?);
+    let claim: Step = step!(|s, t| s.claim(Some(t), &Rig::claim_of(2)).await?);
     let runs: Step = step!(|s, t| start(s, t, &[plain("1")]).await?);
     let with_successor: Step = step!(|s, t| {
         start(s, t, &[soon("k")]).await?;

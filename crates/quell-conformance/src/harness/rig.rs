@@ -179,7 +179,7 @@ impl Rig {
 
     /// The claim of a worker that knows task `t`.
     #[must_use]
-    pub fn wish(limit: usize) -> Claim {
+    pub fn claim_of(limit: usize) -> Claim {
         Claim {
             queue: queue(),
             tasks: Arc::from([task("t")]),
@@ -190,7 +190,7 @@ impl Rig {
         }
     }
 
-    /// The token of a job's `starts`-th start, by a claim as [`Rig::wish`] has it.
+    /// The token of a job's `starts`-th start, by a claim as [`Rig::claim_of`] has it.
     #[must_use]
     pub fn token(starts: u64) -> LeaseToken {
         LeaseToken::of(starts, Rig::DRAW)
@@ -206,7 +206,7 @@ impl Rig {
 
     /// Claims whatever is due of task `t`.
     pub async fn claim(&self) -> Vec<ClaimedJob> {
-        self.claim_with(&Rig::wish(1_000)).await
+        self.claim_with(&Rig::claim_of(1_000)).await
     }
 
     /// Claims as asked.
@@ -376,7 +376,7 @@ impl Rig {
     }
 }
 
-/// A heartbeat of a worker that claims as [`Rig::wish`] says and has just started.
+/// A heartbeat of a worker that claims as [`Rig::claim_of`] says and has just started.
 #[must_use]
 pub fn heartbeat(worker: &WorkerId, incarnation: u32) -> Heartbeat {
     Heartbeat {

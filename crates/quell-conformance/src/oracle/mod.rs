@@ -181,8 +181,8 @@ impl Pair {
                 let worker = worker_name(*worker);
                 // Mostly a draw of its own, and sometimes one that another has drawn.
                 let draw = Draw::new(self.steps as u64 % 5);
-                let wish = Claim { worker, draw, ..Rig::wish(*limit) };
-                let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..wish };
+                let asked = Claim { worker, draw, ..Rig::claim_of(*limit) };
+                let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..asked };
                 let claimed = ask!(self, op, claim(now, &claim));
                 let jobs = claimed.into_iter().flat_map(|claimed| claimed.jobs);
                 self.leases.extend(jobs.map(|job| Lease { job: job.id, token: job.token }));

@@ -246,7 +246,7 @@ pub async fn r18_a_task_has_its_keys_in_every_queue_or_in_one(mut rig: Rig) {
     Rig::refused(moved, Capability::AcrossQueues);
     Rig::refused(mixed, Capability::AcrossQueues);
     assert_eq!(rig.job(first).await.window.triggers, 1);
-    let claim = Claim { queue: other.clone(), ..Rig::wish(9) };
+    let claim = Claim { queue: other.clone(), ..Rig::claim_of(9) };
     let now = rig.at(100_000).now();
     let claimed = rig.store.claim(Some(now), &claim).await.expect("claims");
     assert_eq!(claimed.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [free]);

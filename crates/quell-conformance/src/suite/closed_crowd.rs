@@ -126,7 +126,7 @@ impl Scene {
     /// Runs what it gets, until the others are done and there is nothing more.
     async fn work(&self) {
         for _ in 0..CLAIMS {
-            let jobs = self.rig.claim_with(&Rig::wish(3)).await;
+            let jobs = self.rig.claim_with(&Rig::claim_of(3)).await;
             if jobs.is_empty() && self.is_over.load(Ordering::Relaxed) {
                 return;
             }

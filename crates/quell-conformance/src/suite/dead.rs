@@ -85,12 +85,12 @@ pub async fn r25_the_dead_are_found_by_what_they_died_of(mut rig: Rig) {
         ..plain("1")
     };
     rig.at(30).trigger(other).await;
-    let wish = quell_core::Claim {
+    let asked = quell_core::Claim {
         queue: QueueName::new("other").expect("a name"),
         tasks: [task("u")].into(),
-        ..Rig::wish(9)
+        ..Rig::claim_of(9)
     };
-    let run = rig.claim_with(&wish).await.remove(0);
+    let run = rig.claim_with(&asked).await.remove(0);
     rig.settle(lease(&run), dies("connection REFUSED")).await;
     rig.trigger(plain("2")).await;
     let lives = rig.claim_one().await;
@@ -304,8 +304,8 @@ pub async fn r26_exports_of_another_store_come_in(mut rig: Rig) {
 
     rig.redrive(came[1].id).await.expect("redrives");
     let queue = QueueName::new("elsewhere").expect("a name");
-    let wish = quell_core::Claim { queue, ..Rig::wish(9) };
-    let run = rig.claim_with(&wish).await.remove(0);
+    let asked = quell_core::Claim { queue, ..Rig::claim_of(9) };
+    let run = rig.claim_with(&asked).await.remove(0);
     let token = Rig::token(mine.job.starts() + 1);
     assert_eq!((run.id, run.token, run.key), (came[1].id, token, Some(key("k"))));
 }

@@ -87,10 +87,10 @@ pub async fn r25_a_crash_beside_other_workers_counts(mut rig: Rig) {
             rig.beat(name, round, begin).await;
         }
         let holder = WorkerId::new(names[round as usize]).expect("a valid name");
-        let wish = Claim { worker: holder, ..Rig::wish(1) };
-        let job = rig.at(begin + 1).claim_with(&wish).await.remove(0);
+        let asked = Claim { worker: holder, ..Rig::claim_of(1) };
+        let job = rig.at(begin + 1).claim_with(&asked).await.remove(0);
         assert_eq!(job.lapses, round);
-        for name in names.iter().filter(|name| **name != wish.worker.as_str()) {
+        for name in names.iter().filter(|name| **name != asked.worker.as_str()) {
             rig.beat(name, round, begin + 20).await;
         }
         rig.at(begin + 31).reap().await;

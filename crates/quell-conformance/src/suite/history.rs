@@ -81,7 +81,7 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
     assert_eq!(recorder.window(), (job, 2, 5, DueReason::Flushed));
     let run = rig.claim_one().await;
     let t = rig.now();
-    assert_eq!(recorder.take(), [Event::claimed(t, &Rig::wish(1_000), &run)]);
+    assert_eq!(recorder.take(), [Event::claimed(t, &Rig::claim_of(1_000), &run)]);
 
     let successor = rig.at(6).trigger(keyed("a")).await.job().expect("a job");
     assert_eq!(recorder.window(), (successor, 1, 16, DueReason::Quiet));

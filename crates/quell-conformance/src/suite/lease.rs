@@ -287,7 +287,7 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
 /// A claim returns when the first of all leases ends, its own among them.
 pub async fn r21_a_claim_says_when_the_next_lease_lapses(mut rig: Rig) {
     let claim = async |rig: &Rig| {
-        rig.store.claim(Some(rig.now()), &Rig::wish(1)).await.expect("claims").next.lapse
+        rig.store.claim(Some(rig.now()), &Rig::claim_of(1)).await.expect("claims").next.lapse
     };
     assert_eq!(claim(&rig).await, None);
     for _ in 0..2 {

@@ -28,11 +28,11 @@ fn rate(limit: u32, period: u64) -> QueueSettings {
 }
 
 fn by_worker(name: &str, limit: usize) -> Claim {
-    Claim { worker: WorkerId::new(name).expect("a valid name"), ..Rig::wish(limit) }
+    Claim { worker: WorkerId::new(name).expect("a valid name"), ..Rig::claim_of(limit) }
 }
 
 fn of_both_tasks(limit: usize) -> Claim {
-    Claim { tasks: Arc::from([task("t"), task("u")]), ..Rig::wish(limit) }
+    Claim { tasks: Arc::from([task("t"), task("u")]), ..Rig::claim_of(limit) }
 }
 
 fn payloads(jobs: &[ClaimedJob]) -> Vec<&str> {
@@ -139,7 +139,7 @@ pub async fn r30_r31_the_order_holds_across_partitions(rig: Rig) {
     rig.trigger(plain("10")).await;
     let mut order = Vec::new();
     for limit in [1, 2, 3, 9] {
-        let jobs = rig.claim_with(&Rig::wish(limit)).await;
+        let jobs = rig.claim_with(&Rig::claim_of(limit)).await;
         order.extend(jobs.iter().map(|job| job.payload.as_str().to_owned()));
     }
     assert_eq!(order, ["4", "1", "2", "3", "7", "8", "9", "10"]);
@@ -194,7 +194,7 @@ pub async fn r31_every_end_gives_a_partitions_slot_back(mut rig: Rig) {
 pub async fn r31_a_rate_is_a_sliding_log(mut rig: Rig) {
     rig.set_queue(rate(3, 10)).await;
     trigger_plain(&rig, 20).await;
-    assert_eq!(rig.claim_with(&Rig::wish(2)).await.len(), 2);
+    assert_eq!(rig.claim_with(&Rig::claim_of(2)).await.len(), 2);
     assert_eq!(rig.at(7).claim().await.len(), 1);
     rig.claim_none().await;
     let boundary = Rig::START + secs(10);
@@ -211,7 +211,7 @@ pub async fn r31_a_rate_is_a_sliding_log(mut rig: Rig) {
 pub async fn r31_a_rates_slot_is_never_given_back(mut rig: Rig) {
     rig.set_queue(rate(4, 100)).await;
     trigger_plain(&rig, 20).await;
-    let jobs = rig.claim_with(&Rig::wish(4)).await;
+    let jobs = rig.claim_with(&Rig::claim_of(4)).await;
     rig.succeed(&jobs[0]).await;
     rig.settle(lease(&jobs[1]), Outcome::Released).await;
     rig.cancel(jobs[2].id).await.expect("cancels");
@@ -232,7 +232,7 @@ pub async fn r31_a_partitions_rate_is_its_own(mut rig: Rig) {
         }
     }
     trigger_plain(&rig, 3).await;
-    assert_eq!(rig.claim_with(&Rig::wish(3)).await.len(), 3, "two of a, one of b");
+    assert_eq!(rig.claim_with(&Rig::claim_of(3)).await.len(), 3, "two of a, one of b");
     assert_eq!(rig.at(4).claim().await.len(), 4, "one of b, three of none");
     rig.at(9).claim_none().await;
     assert_eq!(payloads(&rig.at(10).claim().await), ["2", "2", "3"]);
@@ -250,7 +250,7 @@ pub async fn r31_a_partitions_rate_is_its_own(mut rig: Rig) {
 /// A rate counts from when it is set; a changed one goes on with what the one before counted.
 pub async fn r31_a_rate_counts_from_when_it_is_set(mut rig: Rig) {
     trigger_plain(&rig, 60).await;
-    assert_eq!(rig.claim_with(&Rig::wish(9)).await.len(), 9);
+    assert_eq!(rig.claim_with(&Rig::claim_of(9)).await.len(), 9);
     rig.set_queue(rate(2, 10)).await;
     assert_eq!(rig.claim().await.len(), 2, "what started before does not count");
     rig.at(1).set_queue(rate(3, 10)).await;
@@ -280,7 +280,7 @@ pub async fn r31_r34_the_next_start_heeds_the_rates(mut rig: Rig) {
         rig.trigger(within(partition, payload)).await;
     }
     assert_eq!(rig.next_due().await.due, Some(start));
-    let claimed = rig.store.claim(Some(start), &Rig::wish(9)).await.expect("claims");
+    let claimed = rig.store.claim(Some(start), &Rig::claim_of(9)).await.expect("claims");
     assert_eq!(payloads(&claimed.jobs), ["1", "3"]);
     let then = start + queue_rate.period;
     assert_eq!(claimed.next.due, Some(then), "c waits for the queue's rate");
@@ -299,7 +299,7 @@ pub async fn r31_r34_a_full_partition_hides_nobodys_due_time(mut rig: Rig) {
     rig.trigger(within("a", "1")).await;
     rig.trigger(within("a", "2")).await;
     rig.trigger(NewTrigger { partition: Some(key("b")), ..keyed("k") }).await;
-    let claimed = rig.store.claim(Some(rig.now()), &Rig::wish(9)).await.expect("claims");
+    let claimed = rig.store.claim(Some(rig.now()), &Rig::claim_of(9)).await.expect("claims");
     assert_eq!(payloads(&claimed.jobs), ["1"]);
     let due: Option<Timestamp> = Some(Rig::START + secs(10));
     assert_eq!((claimed.next.due, rig.next_due().await.due), (due, due));
@@ -323,8 +323,8 @@ pub async fn r31_claims_that_race_keep_all_limits(rig: Rig) {
             rig.trigger(within(partition, &n.to_string())).await;
         }
     }
-    let wishes: Vec<_> = (0..9).map(|n| by_worker(&format!("w{n}"), 3)).collect();
-    let claims = join_all(wishes.iter().map(|wish| rig.claim_with(wish))).await;
+    let claims_asked: Vec<_> = (0..9).map(|n| by_worker(&format!("w{n}"), 3)).collect();
+    let claims = join_all(claims_asked.iter().map(|asked| rig.claim_with(asked))).await;
     let mut partitions = std::collections::BTreeMap::<_, usize>::new();
     for job in claims.iter().flatten() {
         let partition = rig.job(job.id).await.partition;

@@ -15,7 +15,7 @@ pub async fn r28_unknown_tasks_are_left_alone(mut rig: Rig) {
     rig.trigger(plain("3")).await;
     assert_eq!(rig.claim_one().await.payload.as_str(), "3");
     rig.at(1_000).claim_none().await;
-    let there = Claim { queue: elsewhere, ..Rig::wish(9) };
+    let there = Claim { queue: elsewhere, ..Rig::claim_of(9) };
     assert_eq!(rig.claim_with(&there).await[0].payload.as_str(), "2");
     let next = rig.store.next_due(Some(rig.now()), &queue(), &[task("t")]).await.expect("looks");
     assert_eq!(next.due, None);
@@ -42,7 +42,7 @@ pub async fn r30_priority_then_due_then_id(mut rig: Rig) {
         rig.trigger(trigger).await;
     }
     rig.at(20);
-    let both = |limit| Claim { tasks: Arc::from([task("u"), task("t")]), ..Rig::wish(limit) };
+    let both = |limit| Claim { tasks: Arc::from([task("u"), task("t")]), ..Rig::claim_of(limit) };
     let mut order = Vec::new();
     for limit in [1, 2, 9] {
         let jobs = rig.claim_with(&both(limit)).await;
@@ -58,8 +58,8 @@ pub async fn r31_the_concurrency_of_a_queue_is_exact(rig: Rig) {
     for n in 0..10 {
         rig.trigger(plain(&n.to_string())).await;
     }
-    let first = rig.claim_with(&Rig::wish(2)).await;
-    let second = rig.claim_with(&Rig::wish(9)).await;
+    let first = rig.claim_with(&Rig::claim_of(2)).await;
+    let second = rig.claim_with(&Rig::claim_of(9)).await;
     assert_eq!((first.len(), second.len()), (2, 1));
     rig.claim_none().await;
     rig.succeed(&first[0]).await;
@@ -105,7 +105,7 @@ pub async fn r31_limits_change_at_the_next_claim_and_are_each_queues_own(rig: Ri
     rig.claim_none().await;
     rig.set_queue(limit(4)).await;
     assert_eq!(rig.claim().await.len(), 3, "one runs already");
-    let there = Claim { queue: elsewhere, ..Rig::wish(100) };
+    let there = Claim { queue: elsewhere, ..Rig::claim_of(100) };
     assert_eq!(rig.claim_with(&there).await.len(), 9, "no limit there");
 }
 
@@ -144,8 +144,8 @@ pub async fn r31_claims_that_race_hand_out_each_job_once(rig: Rig) {
     for n in 0..50 {
         rig.trigger(plain(&n.to_string())).await;
     }
-    let wish = Rig::wish(6);
-    let claims = join_all((0..8).map(|_| rig.claim_with(&wish))).await;
+    let asked = Rig::claim_of(6);
+    let claims = join_all((0..8).map(|_| rig.claim_with(&asked))).await;
     let mut ids: Vec<_> = claims.iter().flatten().map(|job| job.id).collect();
     let count = ids.len();
     ids.sort_unstable();
@@ -157,7 +157,7 @@ pub async fn r31_claims_that_race_hand_out_each_job_once(rig: Rig) {
 pub async fn r33_a_paused_queue_starts_nothing_and_loses_nothing(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     rig.trigger(plain("2")).await;
-    let running = rig.claim_with(&Rig::wish(1)).await.remove(0);
+    let running = rig.claim_with(&Rig::claim_of(1)).await.remove(0);
     rig.set_queue(QueueSettings { paused: true, ..QueueSettings::default() }).await;
     rig.at(5).claim_none().await;
     rig.trigger(keyed("a")).await;
@@ -175,9 +175,9 @@ pub async fn r28_a_job_of_an_unknown_task_waits_and_shows(mut rig: Rig) {
     let counts = rig.store.counts().await.expect("counts");
     let shown = counts.iter().map(|one| (one.task.as_str(), one.state, one.jobs));
     assert_eq!(shown.collect::<Vec<_>>(), [("unknown", JobState::Scheduled, 1)]);
-    let knows = Claim { tasks: Arc::from([task("unknown")]), ..Rig::wish(9) };
+    let knows = Claim { tasks: Arc::from([task("unknown")]), ..Rig::claim_of(9) };
     assert_eq!(rig.claim_with(&knows).await.len(), 1);
-    let nothing = Claim { tasks: Arc::from([]), ..Rig::wish(9) };
+    let nothing = Claim { tasks: Arc::from([]), ..Rig::claim_of(9) };
     assert!(rig.claim_with(&nothing).await.is_empty());
 }
 
@@ -198,8 +198,8 @@ pub async fn r31_a_claim_is_bounded(rig: Rig) {
     for n in 0..50 {
         rig.trigger(plain(&n.to_string())).await;
     }
-    assert_eq!(rig.claim_with(&Rig::wish(7)).await.len(), 7);
-    assert_eq!(rig.claim_with(&Rig::wish(0)).await.len(), 0);
+    assert_eq!(rig.claim_with(&Rig::claim_of(7)).await.len(), 7);
+    assert_eq!(rig.claim_with(&Rig::claim_of(0)).await.len(), 0);
     assert_eq!(rig.claim().await.len(), 43);
     let tasks = ["u", "v", "w"].map(task);
     for named in &tasks {
@@ -207,7 +207,7 @@ pub async fn r31_a_claim_is_bounded(rig: Rig) {
             rig.trigger(NewTrigger { task: named.clone(), ..plain("1") }).await;
         }
     }
-    let of_all = |limit| Claim { tasks: tasks.to_vec().into(), ..Rig::wish(limit) };
+    let of_all = |limit| Claim { tasks: tasks.to_vec().into(), ..Rig::claim_of(limit) };
     assert_eq!(rig.claim_with(&of_all(2)).await.len(), 2, "whatever the number of tasks");
     assert_eq!(rig.claim_with(&of_all(9)).await.len(), 4);
 }

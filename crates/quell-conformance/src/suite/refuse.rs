@@ -137,7 +137,7 @@ pub async fn r40_empty_calls_are_fine(rig: Rig) {
     assert!(rig.store.settle(now, Vec::new()).await.expect("settles").is_empty());
     assert!(rig.store.renew(now, &[], Rig::LEASE).await.expect("renews").is_empty());
     assert!(rig.store.reap(now, 0).await.expect("reaps").is_empty());
-    assert!(rig.claim_with(&Rig::wish(0)).await.is_empty());
+    assert!(rig.claim_with(&Rig::claim_of(0)).await.is_empty());
     assert_eq!(rig.jobs().await.len(), 1);
 }
 
@@ -160,7 +160,7 @@ pub async fn r40_the_largest_input_that_is_allowed_is_kept_whole(mut rig: Rig) {
     let claim = quell_core::Claim {
         queue: trigger.queue.clone(),
         tasks: std::sync::Arc::from([trigger.task.clone()]),
-        ..Rig::wish(9)
+        ..Rig::claim_of(9)
     };
     let jobs = rig.at(10).claim_with(&claim).await;
     assert_eq!(jobs.len(), 1);

@@ -98,7 +98,7 @@ pub async fn r07_a_join_moves_the_window_to_the_triggers_queue(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     rig.trigger(NewTrigger { queue: other.clone(), ..keyed("a") }).await;
     rig.at(10).claim_none().await;
-    let there = quell_core::Claim { queue: other.clone(), ..Rig::wish(9) };
+    let there = quell_core::Claim { queue: other.clone(), ..Rig::claim_of(9) };
     let jobs = rig.claim_with(&there).await;
     assert_eq!((jobs.len(), jobs[0].triggers), (1, 2));
     let known = rig.store.queues().await.expect("lists");

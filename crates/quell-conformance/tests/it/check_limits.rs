@@ -24,8 +24,8 @@ async fn run(settings: &QueueSettings) -> Vec<Event> {
     }
     for second in 0..30 {
         for name in ["w1", "w2"] {
-            let wish = Claim { worker: WorkerId::new(name).unwrap(), ..Rig::wish(2) };
-            let jobs = rig.at(second).claim_with(&wish).await;
+            let asked = Claim { worker: WorkerId::new(name).unwrap(), ..Rig::claim_of(2) };
+            let jobs = rig.at(second).claim_with(&asked).await;
             for job in jobs.iter().filter(|_| second % 3 == 0) {
                 rig.succeed(job).await;
             }

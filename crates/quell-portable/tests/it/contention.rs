@@ -54,11 +54,11 @@ async fn r35_a_claim_that_conflicts_every_time_reports_contention_and_starts_not
     let receipts = store.enqueue(Some(Rig::START), vec![batch]).await.unwrap().remove(0).unwrap();
     let id = receipts[0].job().unwrap();
     table.loses.store(true, Ordering::SeqCst);
-    let error = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap_err();
+    let error = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Contention, "{error}");
     assert!(table.tries.load(Ordering::SeqCst) > 10, "it is tried again before it is given up");
     table.loses.store(false, Ordering::SeqCst);
     assert_eq!(store.job(id).await.unwrap().unwrap().state, JobState::Scheduled);
-    let claimed = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap();
+    let claimed = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap();
     assert_eq!(claimed.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [id]);
 }

@@ -202,7 +202,7 @@ async fn queues_without_jobs_leave_no_sums() {
     let retention = Retention { succeeded: Some(secs(1)), dead: Some(secs(1)) };
     store.prune(at(0), &retention, 100).await.unwrap();
     for number in 0..30 {
-        let claim = Claim { queue: in_queue(number).queue, ..Rig::wish(1) };
+        let claim = Claim { queue: in_queue(number).queue, ..Rig::claim_of(1) };
         let claimed = store.claim(at(1), &claim).await.unwrap();
         store.cancel(at(1), claimed.jobs[0].id, "no longer needed").await.unwrap();
     }

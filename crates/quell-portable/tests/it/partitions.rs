@@ -149,7 +149,8 @@ async fn r07_r11_a_key_is_always_in_the_same_of_a_queues_partitions() {
     let mut claimed = BTreeSet::new();
     while claimed.len() < keys.len() {
         let later = Some(Rig::START + secs(3_600));
-        let jobs = other.claim(later, &Claim { limit: 20, ..Rig::wish(20) }).await.unwrap().jobs;
+        let jobs =
+            other.claim(later, &Claim { limit: 20, ..Rig::claim_of(20) }).await.unwrap().jobs;
         assert!(!jobs.is_empty(), "only {} were found", claimed.len());
         claimed.extend(jobs.iter().map(|job| job.id));
     }
@@ -214,10 +215,10 @@ async fn r33_a_partition_that_is_made_later_knows_which_tasks_are_paused() {
     let store = narrow(&table).await;
     store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
     take(&store, vec![plain("1")]).await.unwrap();
-    let claim = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap();
+    let claim = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap();
     assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
     store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
-    assert_eq!(store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap().jobs.len(), 1);
 }
 
 #[tokio::test]
@@ -225,7 +226,7 @@ async fn r25_a_partition_that_is_made_later_knows_the_workers_of_its_queue() {
     let table = table();
     let store = narrow(&table).await;
     let beat = |name: &str| {
-        let worker = Rig::wish(1).worker;
+        let worker = Rig::claim_of(1).worker;
         Heartbeat {
             worker,
             incarnation: 1,
@@ -274,7 +275,7 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_partition() {
     let store = open(&table, &[("wide", 4)]).await.unwrap();
     for name in ["typo", "wide"] {
         let queue = QueueName::new(name).unwrap();
-        let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
+        let claim = Claim { queue: queue.clone(), ..Rig::claim_of(9) };
         assert!(store.claim(None, &claim).await.unwrap().jobs.is_empty());
         let tasks: Arc<[_]> = Arc::from([task("t")]);
         let next = store.next_due(None, &queue, &tasks).await.unwrap();
@@ -287,7 +288,7 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_partition() {
     // What is written takes one, and is found by who asked before.
     take(&narrow(&table).await, vec![to("typo", "1")]).await.unwrap();
     assert_eq!(numbered(&table).await, 1);
-    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::wish(9) };
+    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::claim_of(9) };
     assert_eq!(store.claim(None, &claim).await.unwrap().jobs.len(), 1);
 }
 

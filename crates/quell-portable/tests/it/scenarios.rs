@@ -165,6 +165,6 @@ async fn r11_r21_of_processes_that_claim_a_job_at_one_moment_one_gets_it() {
         assert_eq!(client.job(id).await.state, JobState::Running);
         let attempts = client.store.attempts(id).await.unwrap();
         assert_eq!(attempts.len(), 1);
-        assert_eq!(attempts[0].worker, Rig::wish(1).worker, "its holder is on record");
+        assert_eq!(attempts[0].worker, Rig::claim_of(1).worker, "its holder is on record");
     }
 }

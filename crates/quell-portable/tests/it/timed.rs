@@ -440,7 +440,7 @@ async fn r01_a_backlog_keeps_one_message_until_it_is_done() {
         client.trigger(plain(&payload.to_string())).await;
     }
     let mut done = 0;
-    let small = quell_core::Claim { limit: 3, ..Rig::wish(3) };
+    let small = quell_core::Claim { limit: 3, ..Rig::claim_of(3) };
     timeout(LONG, worker.wakeups.next()).await.unwrap();
     scene.settles_at(1).await;
     while done < 20 {

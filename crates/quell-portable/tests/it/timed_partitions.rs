@@ -116,7 +116,7 @@ async fn r01_r34_a_timer_that_is_new_to_a_store_is_told_what_all_partitions_have
         before.trigger(plain(&payload.to_string())).await;
         before.trigger(keyed(&payload.to_string())).await;
     }
-    let started = before.claim_with(&Rig::wish(7)).await.len();
+    let started = before.claim_with(&Rig::claim_of(7)).await.len();
     assert_eq!(started, 7);
     let store = scene.timed(scene.table.clone()).await;
     store.announce().await.unwrap();

@@ -162,7 +162,7 @@ impl World {
                 // A worker takes back expired leases when it is woken.
                 let _reaped = store.reap(None, 1_000).await;
                 loop {
-                    let claim = Claim { limit, ..Rig::wish(limit) };
+                    let claim = Claim { limit, ..Rig::claim_of(limit) };
                     let Ok(claimed) = store.claim(None, &claim).await else { continue };
                     for job in claimed.jobs {
                         let (store, random) = (Arc::clone(&store), random.fork());

@@ -145,7 +145,7 @@ async fn works(store: Arc<dyn Store>, slots: usize, runs: Runs, began: Instant, 
         }
         let _lapsed: quell_core::Result<Vec<Lapsed>> = store.reap(None, 1_000).await;
         store.tick(None, 100).await.unwrap();
-        let claimed = store.claim(None, &Rig::wish(slots - running.len())).await.unwrap();
+        let claimed = store.claim(None, &Rig::claim_of(slots - running.len())).await.unwrap();
         for job in claimed.jobs {
             runs.lock().unwrap().push(Run { job: job.clone(), at: began.elapsed() });
             running.spawn(run(Arc::clone(&store), job, takes));

@@ -72,7 +72,7 @@ async fn r38_a_checkup_has_numbers_to_watch() {
     }
     assert_eq!(number("quell_store_names_left").await, Some(f64::from(i32::MAX) - 3.0));
     assert_eq!(number("quell_store_dead_rows").await, Some(0.0));
-    while !store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty() {}
+    while !store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty() {}
     until("dead rows are counted", async || number("quell_store_dead_rows").await > Some(0.0))
         .await;
     // The oldest of all snapshots counts, no matter which session holds it.
@@ -108,7 +108,7 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let window = accept(&store, ahead, keyed("k")).await;
     let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
     accept(&store, ahead, NewTrigger { dedup, ..plain("2") }).await;
-    let run = store.claim(ahead, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let run = store.claim(ahead, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
 
     let checkup = store.checkup().await.unwrap();
     assert!(checkup.clock.ahead() > YEAR - DAY, "{checkup}");

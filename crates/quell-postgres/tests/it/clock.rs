@@ -199,7 +199,7 @@ async fn r31_r38_a_rate_counts_by_the_time_of_the_claim() {
     let store = scene.store().await;
     let rate = Some(Rate { limit: 3, period });
     let settings = QueueSettings { rate, ..QueueSettings::default() };
-    store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
+    store.set_queue(&Rig::claim_of(1).queue, &settings).await.unwrap();
     let jobs = 3 * LIMIT;
     store.enqueue(None, (0..jobs).map(|_| Batch::one(plain("1"))).collect()).await.unwrap();
     let mut starts: Vec<Timestamp> = Vec::new();
@@ -209,7 +209,7 @@ async fn r31_r38_a_rate_counts_by_the_time_of_the_claim() {
         promise(&scene, "1 second");
         // The first ones a third of the period apart, then as many as there may be.
         let (limit, apart) = if starts.len() < LIMIT { (1, period / 3) } else { (9, period / 50) };
-        let claimed = store.claim(None, &Rig::wish(limit)).await.unwrap();
+        let claimed = store.claim(None, &Rig::claim_of(limit)).await.unwrap();
         starts.extend(claimed.jobs.iter().map(|_| claimed.now));
         tokio::time::sleep(apart).await;
     }

@@ -48,7 +48,7 @@ async fn try_trigger(rig: &Rig) -> Result<usize> {
 }
 
 async fn try_claim(rig: &Rig) -> Result<Vec<Lease>> {
-    let claimed = rig.store.claim(Some(rig.now()), &Rig::wish(1)).await?;
+    let claimed = rig.store.claim(Some(rig.now()), &Rig::claim_of(1)).await?;
     Ok(claimed.jobs.iter().map(lease).collect())
 }
 

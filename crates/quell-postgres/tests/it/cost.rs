@@ -115,7 +115,7 @@ async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
 }
 
 async fn claim(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
-    store.claim(None, &Rig::wish(limit)).await.unwrap().jobs
+    store.claim(None, &Rig::claim_of(limit)).await.unwrap().jobs
 }
 
 /// With a draw of its own.
@@ -382,7 +382,7 @@ async fn r34_a_claim_of_many_jobs_reads_each_of_them_a_few_times() {
         let store = were.open(&scene).await;
         if is_limited {
             let settings = QueueSettings { concurrency: Some(1_000), ..QueueSettings::default() };
-            store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
+            store.set_queue(&Rig::claim_of(1).queue, &settings).await.unwrap();
         }
         for _ in 0..2 {
             trigger(&store, keyed("first")).await;

@@ -32,13 +32,13 @@ async fn r02_r04_r39_a_process_stopped_inside_a_fold_keeps_nobody_from_starting_
     let warm = async || {
         for _ in 0..2 {
             put(&scene, &healthy, "0").await;
-            stopped.claim(None, &Rig::wish(9)).await.unwrap();
+            stopped.claim(None, &Rig::claim_of(9)).await.unwrap();
         }
     };
     warm().await;
     put(&scene, &healthy, "0").await;
     proxy.set(None);
-    stopped.claim(None, &Rig::wish(9)).await.unwrap();
+    stopped.claim(None, &Rig::claim_of(9)).await.unwrap();
     let (replies, _) = proxy.unset();
     let mut inside = 0;
     for cut in crate::proxy::cuts_of(&replies) {
@@ -47,7 +47,7 @@ async fn r02_r04_r39_a_process_stopped_inside_a_fold_keeps_nobody_from_starting_
         warm().await;
         put(&scene, &healthy, "0").await;
         proxy.set(Some(Cut::Silent(at)));
-        let claim = Rig::wish(9);
+        let claim = Rig::claim_of(9);
         let hangs = stopped.claim(None, &claim);
         let goes_on = async {
             let waits = "select count(*) from pg_stat_activity where state = 'idle in transaction'";
@@ -61,7 +61,7 @@ async fn r02_r04_r39_a_process_stopped_inside_a_fold_keeps_nobody_from_starting_
                 healthy.enqueue(None, vec![Batch::one(plain("2"))]).await.unwrap();
                 let mut started = 0;
                 while started < 1 {
-                    started += healthy.claim(None, &Rig::wish(9)).await.unwrap().jobs.len();
+                    started += healthy.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.len();
                 }
             };
             tokio::time::timeout(GOES_ON, enqueue).await.expect("others start jobs");
@@ -73,7 +73,7 @@ async fn r02_r04_r39_a_process_stopped_inside_a_fold_keeps_nobody_from_starting_
             // And what the stopped fold had taken is taken in by another.
             let inbox = async {
                 while scene.sql("select count(*) from quell.inbox") != "0" {
-                    healthy.claim(None, &Rig::wish(9)).await.unwrap();
+                    healthy.claim(None, &Rig::claim_of(9)).await.unwrap();
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
@@ -101,11 +101,11 @@ async fn r39_a_process_that_was_stopped_inside_a_fold_goes_on_where_nothing_is_h
     let stopped = PostgresStore::open(&url).await.unwrap();
     for _ in 0..2 {
         put(&scene, &healthy, "0").await;
-        stopped.claim(None, &Rig::wish(9)).await.unwrap();
+        stopped.claim(None, &Rig::claim_of(9)).await.unwrap();
     }
     put(&scene, &healthy, "0").await;
     proxy.set(None);
-    stopped.claim(None, &Rig::wish(9)).await.unwrap();
+    stopped.claim(None, &Rig::claim_of(9)).await.unwrap();
     let (replies, _) = proxy.unset();
     let all: Vec<Cut> = crate::proxy::cuts_of(&replies);
     let mut may_speak: Vec<usize> = all
@@ -119,7 +119,7 @@ async fn r39_a_process_that_was_stopped_inside_a_fold_goes_on_where_nothing_is_h
     let at = may_speak.pop().unwrap();
     put(&scene, &healthy, "\"last\"").await;
     proxy.set(Some(Cut::Silent(at)));
-    let claim = Rig::wish(9);
+    let claim = Rig::claim_of(9);
     let sessions = "select count(*) from pg_stat_activity where application_name = 'quell'
                        and state = 'idle in transaction'";
     let (claimed, ()) = tokio::join!(stopped.claim(None, &claim), async {

@@ -90,7 +90,7 @@ async fn r39_a_failover_to_another_host_of_the_url_only_delays() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), heard).await.expect("others are woken");
-    assert!(!other.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+    assert!(!other.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
 }
 
 /// The address leads to a new primary, while the old server lives on as a standby and closes nothing.

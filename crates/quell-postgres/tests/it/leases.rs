@@ -21,7 +21,7 @@ use crate::scene::{Recorded, Scene};
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 async fn claim(rig: &Rig, limit: usize, draw: u64) -> Vec<Lease> {
-    let claim = Claim { draw: Draw::new(draw), ..Rig::wish(limit) };
+    let claim = Claim { draw: Draw::new(draw), ..Rig::claim_of(limit) };
     let claimed = rig.store.claim(Some(rig.now()), &claim).await.unwrap();
     assert_eq!(claimed.jobs.len(), limit);
     claimed.jobs.iter().map(lease).collect()
@@ -290,7 +290,7 @@ async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
             for round in 0..ROUNDS {
                 // Some draws are drawn twice, and mostly several calls end the jobs of one claim.
                 let draw = Draw::new((worker * ROUNDS + round) / 2);
-                let claim = Claim { draw, lease: SHORT, ..Rig::wish(6) };
+                let claim = Claim { draw, lease: SHORT, ..Rig::claim_of(6) };
                 let claimed = store.claim(None, &claim).await.unwrap();
                 let leases: Vec<Lease> = claimed.jobs.iter().map(lease).collect();
                 let (some, others) = leases.split_at(leases.len() / 2);
@@ -331,7 +331,7 @@ async fn r11_an_end_is_on_record_at_its_own_time_though_another_was_tried_again(
     let store = Arc::new(options.history(recorded.clone()).open().await.unwrap());
     let rig = Rig::new(Opened { store, guard: Box::new(()) });
     rig.store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
-    let claimed = rig.store.claim(None, &Rig::wish(1)).await.unwrap();
+    let claimed = rig.store.claim(None, &Rig::claim_of(1)).await.unwrap();
     let held = lease(&claimed.jobs[0]);
     let lost = Lease { job: JobId::new(999), token: held.token };
     let settlements = [held, lost].map(|lease| Settlement { lease, outcome: Outcome::succeeded() });

@@ -75,7 +75,7 @@ async fn expect_woken(wakeups: &mut Wakeups, why: &str) {
 }
 
 async fn payloads(store: &PostgresStore) -> Vec<String> {
-    let claimed = store.claim(None, &quell_conformance::Rig::wish(9)).await.unwrap();
+    let claimed = store.claim(None, &quell_conformance::Rig::claim_of(9)).await.unwrap();
     claimed.jobs.iter().map(|job| job.payload.as_str().to_owned()).collect()
 }
 

@@ -56,7 +56,7 @@ async fn a_worker_role_works_without_owning_the_schema() {
     let (_, url) = role(&scene, Some("worker"));
     let store = PostgresStore::open(&url).await.unwrap();
     store.enqueue(None, vec![Batch::one(keyed("k")), Batch::one(plain("1"))]).await.unwrap();
-    let claim = quell_conformance::Rig::wish(9);
+    let claim = quell_conformance::Rig::claim_of(9);
     let run = store.claim(None, &claim).await.unwrap().jobs.remove(0);
     let lease = quell_conformance::rig::lease(&run);
     let settlement = quell_core::Settlement { lease, outcome: quell_core::Outcome::succeeded() };

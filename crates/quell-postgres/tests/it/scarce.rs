@@ -53,12 +53,12 @@ async fn r39_a_full_pool_is_told_and_goes_on_when_a_connection_is_free() {
         for trigger in [plain("3"), keyed("k")] {
             is_unavailable(&take(&store, trigger).await.unwrap_err(), "`connections`");
         }
-        is_unavailable(&store.claim(None, &Rig::wish(9)).await.unwrap_err(), "`connections`");
+        is_unavailable(&store.claim(None, &Rig::claim_of(9)).await.unwrap_err(), "`connections`");
         held.close().await.unwrap();
     });
     first.unwrap();
     assert_eq!(jobs(&store).await, 2, "what was refused was not taken");
-    assert_eq!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 2);
+    assert_eq!(store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.len(), 2);
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn r39_a_statement_that_times_out_is_told_and_changes_nothing() {
     for trigger in [plain("1"), plain("2"), keyed("k")] {
         take(&patient, trigger).await.unwrap();
     }
-    let mut runs = patient.claim(None, &Rig::wish(9)).await.unwrap().jobs;
+    let mut runs = patient.claim(None, &Rig::claim_of(9)).await.unwrap().jobs;
     let (one, other) = (runs.remove(0), runs.remove(0));
     take(&patient, plain("3")).await.unwrap();
     let before = patient.jobs(&quell_core::JobFilter::default()).await.unwrap();
@@ -80,7 +80,7 @@ async fn r39_a_statement_that_times_out_is_told_and_changes_nothing() {
     let answers = [
         take(&store, plain("4")).await,
         take(&store, keyed("k")).await,
-        store.claim(None, &Rig::wish(9)).await.map(drop),
+        store.claim(None, &Rig::claim_of(9)).await.map(drop),
         store.renew(None, &[lease(&one)], Rig::LEASE).await.map(drop),
         store.settle(None, vec![well.clone()]).await.map(drop),
         store.settle(None, vec![ill.clone()]).await.map(drop),
@@ -113,7 +113,7 @@ async fn r39_a_server_without_connections_left_is_told_at_the_start_and_at_a_cal
     }
     is_unavailable(&open().await.unwrap_err(), "`max_connections`");
     is_unavailable(&take(&store, plain("1")).await.unwrap_err(), "`max_connections`");
-    is_unavailable(&store.claim(None, &Rig::wish(9)).await.unwrap_err(), "`max_connections`");
+    is_unavailable(&store.claim(None, &Rig::claim_of(9)).await.unwrap_err(), "`max_connections`");
     for connection in taken {
         connection.close().await.unwrap();
     }

@@ -116,7 +116,7 @@ impl Scene {
 /// A claim of a draw of its own, as each of a worker is.
 pub(crate) async fn claim(store: &PostgresStore, now: Option<Timestamp>, limit: usize) -> Claimed {
     let draw = Draw::new(fastrand::u64(..));
-    store.claim(now, &Claim { draw, ..Rig::wish(limit) }).await.unwrap()
+    store.claim(now, &Claim { draw, ..Rig::claim_of(limit) }).await.unwrap()
 }
 
 /// Ends all jobs of a claim so.

@@ -83,7 +83,7 @@ async fn a_schema_is_brought_forward_with_its_jobs_and_older_processes_go_on() {
     for (store, outcome) in
         [(&new, Outcome::Succeeded { output: None }), (&*old, fails(Duration::ZERO, true))]
     {
-        let claimed = store.claim(None, &Rig::wish(1)).await.unwrap();
+        let claimed = store.claim(None, &Rig::claim_of(1)).await.unwrap();
         let settlement = Settlement { lease: lease(&claimed.jobs[0]), outcome };
         let settled = store.settle(None, vec![settlement]).await.unwrap();
         assert_ne!(settled[0].became, SettledAs::Refused);

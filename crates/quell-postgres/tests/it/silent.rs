@@ -132,7 +132,7 @@ async fn r01_r39_a_call_without_an_answer_ends_and_says_what_is_known() {
     let url = through(&proxy, &scene, "&timeout_ms=1000&connections=1");
     let store = PostgresStore::open(&url).await.unwrap();
     take(&store, plain("1")).await.unwrap();
-    let run = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let run = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let kind = |answer: Result<()>| answer.unwrap_err().kind();
     let soon = Duration::from_secs(20);
     // What is one statement may have committed.
@@ -140,7 +140,7 @@ async fn r01_r39_a_call_without_an_answer_ends_and_says_what_is_known() {
     let told = tokio::time::timeout(soon, take(&store, plain("2"))).await.expect("it ends");
     assert_eq!(kind(told), ErrorKind::UnknownOutcome);
     // A claim on a new connection works at once: the silent one has lost its place.
-    store.claim(None, &Rig::wish(1)).await.unwrap();
+    store.claim(None, &Rig::claim_of(1)).await.unwrap();
     // What begins a transaction has not.
     take(&store, keyed("k")).await.unwrap();
     let outcome = quell_conformance::rig::fails(Duration::from_secs(1), false);
@@ -324,7 +324,7 @@ async fn r39_a_call_on_a_connection_that_the_server_ended_is_made_again() {
         match round % 4 {
             0 => take(&store, plain("2")).await.unwrap(),
             1 => take(&store, keyed("k")).await.unwrap(),
-            2 => drop(store.claim(None, &Rig::wish(1)).await.unwrap()),
+            2 => drop(store.claim(None, &Rig::claim_of(1)).await.unwrap()),
             _ => drop(store.counts().await.unwrap()),
         }
     }

@@ -24,9 +24,9 @@ async fn goes_on(ground: &Ground, name: &str, at: usize) -> Duration {
             // One that waited too long for what is held may be refused, and is tried again.
             while ground.direct.enqueue(now, vec![Batch::one(trigger.clone())]).await.is_err() {}
         }
-        let wish = Claim { queue: queue.clone(), ..Rig::wish(1) };
+        let asked = Claim { queue: queue.clone(), ..Rig::claim_of(1) };
         loop {
-            match ground.direct.claim(now, &wish).await {
+            match ground.direct.claim(now, &asked).await {
                 Ok(claimed) if !claimed.jobs.is_empty() => return,
                 // The next look comes when the store says, or sooner.
                 Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,

@@ -28,7 +28,7 @@ async fn r21_after_a_restore_no_worker_of_the_lost_time_touches_a_job() {
     for number in 0..LOST {
         before.trigger(plain(&number.to_string())).await;
     }
-    let lost = before.claim_with(&Claim { draw: Draw::new(77), ..Rig::wish(1_000) }).await;
+    let lost = before.claim_with(&Claim { draw: Draw::new(77), ..Rig::claim_of(1_000) }).await;
     assert_eq!(lost.len(), LOST + 1);
     primary.archive().unwrap();
     restored.restore(&primary, "here").unwrap();

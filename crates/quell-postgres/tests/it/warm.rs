@@ -61,7 +61,7 @@ async fn look(store: &PostgresStore, queues: &[&str]) {
 #[tokio::test]
 async fn r34_the_first_job_of_an_idle_worker_is_planned_before_it_comes() {
     let (_server, scene, store) = counting().await;
-    let queue = Rig::wish(1).queue;
+    let queue = Rig::claim_of(1).queue;
     look(&store, &[queue.as_str(), "other"]).await;
     let (plans, before) = planned(&scene);
     run_one_job(&store).await;
@@ -72,7 +72,7 @@ async fn r34_the_first_job_of_an_idle_worker_is_planned_before_it_comes() {
 #[tokio::test]
 async fn r34_after_an_analyze_an_idle_worker_plans_again_before_its_next_job() {
     let (_server, scene, store) = counting().await;
-    let beat = heartbeat(&Rig::wish(1).worker, 1);
+    let beat = heartbeat(&Rig::claim_of(1).worker, 1);
     run_one_job(&store).await;
     let idle = async || {
         store.heartbeat(None, &beat).await.unwrap();
@@ -94,7 +94,7 @@ async fn r34_after_an_analyze_an_idle_worker_plans_again_before_its_next_job() {
 #[tokio::test]
 async fn r34_an_idle_worker_writes_nothing_to_keep_its_plans() {
     let (_server, scene, store) = counting().await;
-    let beat = heartbeat(&Rig::wish(1).worker, 1);
+    let beat = heartbeat(&Rig::claim_of(1).worker, 1);
     run_one_job(&store).await;
     let next = || scene.sql("select pg_snapshot_xmax(pg_current_snapshot())");
     for _ in 0..3 {
@@ -119,7 +119,7 @@ async fn r34_upkeep_leaves_the_connection_that_jobs_use() {
     let scene = Scene::new();
     let options = PostgresOptions::from_url(&scene.url).unwrap();
     let store = options.connections(2).open().await.unwrap();
-    let beat = heartbeat(&Rig::wish(1).worker, 1);
+    let beat = heartbeat(&Rig::claim_of(1).worker, 1);
     // Both connect, as none is free.
     let (_, beaten) = tokio::join!(claim(&store, None, 1), store.heartbeat(None, &beat));
     beaten.unwrap();

@@ -45,7 +45,7 @@ enum Part {
 }
 
 /// What a script is asked for.
-struct Wish<'c> {
+struct Asked<'c> {
     queue: &'c QueueName,
     tasks: &'c Arc<[TaskName]>,
     worker: &'c str,
@@ -96,9 +96,9 @@ impl RedisBackend {
             let limit = claim.limit.saturating_sub(given.jobs.len()).min(MOST_JOBS);
             let lines = shard.lines.get(queue, tasks);
             let draw = claim.draw;
-            let wish =
-                Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, draw, lines };
-            let request = |known: &Known| Ok(wish.request(shard, known));
+            let asked =
+                Asked { queue, tasks, worker: claim.worker.as_str(), limit, lease, draw, lines };
+            let request = |known: &Known| Ok(asked.request(shard, known));
             let script = &shard.scripts.hot.claim;
             match shard.run("start jobs", script, now.into(), request).await {
                 Ok(Some(answer)) => {
@@ -170,9 +170,9 @@ impl RedisBackend {
         tasks: &[TaskName],
     ) -> Result<Option<NextDue>> {
         let (tasks, lines, draw) = (tasks.into(), Arc::default(), Draw::MIN);
-        let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, draw, lines };
+        let asked = Asked { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, draw, lines };
         let shard = &self.shard;
-        let request = |known: &Known| Ok(wish.request(shard, known));
+        let request = |known: &Known| Ok(asked.request(shard, known));
         let script = &shard.scripts.hot.next;
         match shard.run("look for due jobs", script, now.into(), request).await? {
             Some(mut answer) => {
@@ -203,7 +203,7 @@ fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
     })
 }
 
-impl Wish<'_> {
+impl Asked<'_> {
     /// None where the settings or the lanes are not for a script.
     fn request(&self, shard: &Shard, known: &Known) -> Option<Request> {
         let mut lanes: Vec<(u32, &Lane)> = known

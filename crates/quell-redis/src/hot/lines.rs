@@ -12,33 +12,33 @@ use quell_core::{QueueName, TaskName};
 const MOST: usize = 256;
 
 /// A queue and the tasks that are asked for.
-type Wish = (QueueName, Arc<[TaskName]>);
+type Scope = (QueueName, Arc<[TaskName]>);
 
 /// Lines that come next, by the queue and the tasks that claims ask for.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<BTreeMap<Wish, Arc<[String]>>>);
+pub(crate) struct Lines(Mutex<BTreeMap<Scope, Arc<[String]>>>);
 
 impl Lines {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Wish, Arc<[String]>>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Scope, Arc<[String]>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn get(&self, queue: &QueueName, tasks: &Arc<[TaskName]>) -> Arc<[String]> {
-        let wish = (queue.clone(), Arc::clone(tasks));
-        self.known().get(&wish).cloned().unwrap_or_default()
+        let scope = (queue.clone(), Arc::clone(tasks));
+        self.known().get(&scope).cloned().unwrap_or_default()
     }
 
     pub(crate) fn set(&self, queue: &QueueName, tasks: &Arc<[TaskName]>, lines: Vec<String>) {
-        let wish = (queue.clone(), Arc::clone(tasks));
+        let scope = (queue.clone(), Arc::clone(tasks));
         let mut known = self.known();
         if lines.is_empty() {
-            known.remove(&wish);
+            known.remove(&scope);
             return;
         }
-        if known.len() >= MOST && !known.contains_key(&wish) {
+        if known.len() >= MOST && !known.contains_key(&scope) {
             known.clear();
         }
-        known.insert(wish, lines.into());
+        known.insert(scope, lines.into());
     }
 }
 

@@ -46,7 +46,7 @@ async fn trigger(store: &RedisStore, count: u64, one: impl Fn(u64) -> NewTrigger
 async fn die(store: &RedisStore, count: u64, running: u64, apart: Duration) {
     let mut number = 0;
     while number < count {
-        let jobs = store.claim(Some(Rig::START), &Rig::wish(10)).await.unwrap().jobs;
+        let jobs = store.claim(Some(Rig::START), &Rig::claim_of(10)).await.unwrap().jobs;
         for job in jobs {
             number += 1;
             if number > running {

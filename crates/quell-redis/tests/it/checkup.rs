@@ -131,7 +131,7 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     let now = Some(ahead);
     let rate = Some(Rate { limit: 1, period: secs(600) });
     let limited = QueueSettings { rate, ..QueueSettings::default() };
-    store.set_queue(&Rig::wish(1).queue, &limited).await.unwrap();
+    store.set_queue(&Rig::claim_of(1).queue, &limited).await.unwrap();
     let window = accept(&store, now, keyed("k")).await.job().unwrap();
     let idempotency = Some(Idempotency { key: key("i"), retention: secs(60) });
     let dedup = |until| Some(Dedup { key: key(&format!("{until:?}")), until });
@@ -142,7 +142,7 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     accept(&store, now, done.clone()).await;
     let leading = Debounce { edge: Edge::Leading, ..debounce() };
     accept(&store, now, keyed_with("burst", leading, Fold::Last, "5")).await;
-    let run = store.claim(now, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let run = store.claim(now, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("often").unwrap();
     let schedule =
         Schedule { name, spec: every(600), catch_up: CatchUp::Latest, trigger: plain("6") };
@@ -185,7 +185,7 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     // A rate begins again, and every line knows its first job.
     for second in [0, 600, 1_200] {
         let now = Some(reset_to.to + secs(700 + second));
-        let jobs = store.claim(now, &Rig::wish(9)).await.unwrap().jobs;
+        let jobs = store.claim(now, &Rig::claim_of(9)).await.unwrap().jobs;
         assert_eq!(jobs.len(), 1, "after {second} s");
         let end = Settlement { lease: lease(&jobs[0]), outcome: Outcome::succeeded() };
         store.settle(now, vec![end]).await.unwrap();

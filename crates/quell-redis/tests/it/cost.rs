@@ -92,7 +92,7 @@ impl Server {
 
     async fn claim(&self, second: u64, limit: usize) -> Claimed {
         let now = Rig::START + secs(second);
-        self.store.claim(Some(now), &Rig::wish(limit)).await.unwrap()
+        self.store.claim(Some(now), &Rig::claim_of(limit)).await.unwrap()
     }
 
     async fn succeed(&self, second: u64, claimed: &Claimed) {
@@ -330,8 +330,8 @@ async fn overview_beside(loud: u64) -> (Overview, u64, u64) {
         server.trigger((first..loud.min(first + 500)).map(of_loud).collect()).await;
     }
     for name in ["q", "loud"] {
-        let wish = Claim { queue: QueueName::new(name).unwrap(), ..Rig::wish(5_000) };
-        let claimed = server.store.claim(Some(Rig::START), &wish).await.unwrap().jobs;
+        let asked = Claim { queue: QueueName::new(name).unwrap(), ..Rig::claim_of(5_000) };
+        let claimed = server.store.claim(Some(Rig::START), &asked).await.unwrap().jobs;
         for jobs in claimed.chunks(500) {
             let dies = |job| Settlement { lease: lease(job), outcome: fails(secs(1), true) };
             let ends = jobs.iter().map(dies).collect();

@@ -71,7 +71,7 @@ async fn work(shared: Arc<Shared>, number: usize) -> Log {
                     shared.failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            let Ok(claimed) = store.claim(None, &Rig::wish(1)).await else { continue };
+            let Ok(claimed) = store.claim(None, &Rig::claim_of(1)).await else { continue };
             for job in claimed.jobs {
                 let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
                 let Ok(settled) = store.settle(None, vec![end]).await else { continue };
@@ -166,7 +166,7 @@ async fn r39_a_server_that_stands_still_is_told_in_time_and_goes_on() {
     let mut server = server(&[]);
     let store = Place::on(&server).options().timeout(SOON).open().await.unwrap();
     take(&store, plain("1")).await.unwrap();
-    let running = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let running = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let end = || vec![Settlement { lease: lease(&running), outcome: Outcome::succeeded() }];
     server.pause().unwrap();
     let calls = async {
@@ -176,7 +176,7 @@ async fn r39_a_server_that_stands_still_is_told_in_time_and_goes_on() {
             is_honest(&error);
             unknown += usize::from(error.is_unknown_outcome());
         }
-        is_honest(&store.claim(None, &Rig::wish(9)).await.unwrap_err());
+        is_honest(&store.claim(None, &Rig::claim_of(9)).await.unwrap_err());
         is_honest(&store.settle(None, end()).await.unwrap_err());
         is_unavailable(&store.counts().await.unwrap_err(), "does not answer in time");
         unknown
@@ -211,7 +211,7 @@ async fn r39_somebodys_slow_script_is_told_and_passes() {
             "busy with a script of another client",
         );
     }
-    is_unavailable(&store.claim(None, &Rig::wish(9)).await.unwrap_err(), "busy");
+    is_unavailable(&store.claim(None, &Rig::claim_of(9)).await.unwrap_err(), "busy");
     server.command(&["SCRIPT", "KILL"]).unwrap();
     script.join().unwrap();
     answers(&store).await;
@@ -235,7 +235,7 @@ async fn r39_scripts_that_the_server_forgets_are_told_again() {
     for round in 0..200 {
         take(&store, keyed(&format!("k{round}"))).await.unwrap();
         take(&store, plain("1")).await.unwrap();
-        let job = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+        let job = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
         let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
         let settled = store.settle(None, vec![end]).await.unwrap();
         assert_eq!(settled[0].became, SettledAs::Succeeded);
@@ -267,7 +267,7 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     take(&store, plain("1")).await.unwrap();
     take(&store, plain("2")).await.unwrap();
     take(&store, keyed("open")).await.unwrap();
-    let running = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let running = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let limit = |bytes: &str| {
         server.command(&["CONFIG", "SET", "maxmemory", bytes]).unwrap();
     };
@@ -287,7 +287,7 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     assert!(store.renew(None, &[lease(&running)], Rig::LEASE).await.unwrap()[0].until().is_some());
     let end = Settlement { lease: lease(&running), outcome: Outcome::succeeded() };
     assert_eq!(store.settle(None, vec![end]).await.unwrap()[0].became, SettledAs::Succeeded);
-    let next = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let next = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     store.cancel(None, next.id, "enough").await.unwrap();
     let keep = quell_core::Retention { succeeded: Some(Duration::ZERO), dead: None };
     assert_eq!(store.prune(None, &keep, 9).await.unwrap().jobs, 2);

@@ -66,7 +66,7 @@ async fn r30_any_number_of_partitions_may_be_due_at_one_moment() {
         store.enqueue(Some(Rig::START), batch).await.unwrap().remove(0).unwrap();
         let mut started = std::collections::BTreeSet::new();
         while started.len() < JOBS {
-            let claim = store.claim(Some(Rig::START), &Rig::wish(99));
+            let claim = store.claim(Some(Rig::START), &Rig::claim_of(99));
             let claimed = tokio::time::timeout(PATIENCE, claim).await.unwrap().unwrap();
             assert!(!claimed.jobs.is_empty(), "{} of {JOBS} have started", started.len());
             started.extend(claimed.jobs.iter().map(|job| job.id));
@@ -95,7 +95,7 @@ async fn done(store: &RedisStore) -> Vec<Job> {
 /// Claims and ends until nothing is left.
 async fn work(store: Arc<RedisStore>, number: usize) {
     let worker = WorkerId::new(format!("w{number}")).unwrap();
-    let claim = Claim { worker, tasks: [task("t")].into(), ..Rig::wish(1 + number % 4) };
+    let claim = Claim { worker, tasks: [task("t")].into(), ..Rig::claim_of(1 + number % 4) };
     loop {
         let claimed = match store.claim(None, &claim).await {
             Ok(claimed) => claimed,

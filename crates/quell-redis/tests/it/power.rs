@@ -44,7 +44,7 @@ async fn call(store: &RedisStore, number: usize) {
             store.enqueue(now, vec![Batch { triggers, dedup: None }]).await.unwrap();
         }
         1 => drop(store.enqueue(now, vec![Batch::one(plain("2"))]).await.unwrap()),
-        2 => drop(store.claim(now, &Rig::wish(2)).await.unwrap()),
+        2 => drop(store.claim(now, &Rig::claim_of(2)).await.unwrap()),
         3 => {
             let jobs = store.jobs(&JobFilter::default()).await.unwrap();
             // Ends of several kinds may take several steps.
@@ -100,7 +100,7 @@ async fn goes_on(store: &RedisStore) {
     store.reap(Some(now), 99).await.unwrap();
     for _ in 0..CALLS {
         now = now + secs(1_000);
-        let claimed = store.claim(Some(now), &Rig::wish(9)).await.unwrap();
+        let claimed = store.claim(Some(now), &Rig::claim_of(9)).await.unwrap();
         let mut jobs: Vec<JobId> = claimed.jobs.iter().map(|job| job.id).collect();
         jobs.dedup();
         assert_eq!(jobs.len(), claimed.jobs.len());

@@ -83,7 +83,7 @@ async fn r40_a_key_below_the_prefix_that_is_not_quells_is_told() {
             Ok(store) => {
                 let triggered = store.enqueue(None, vec![Batch::one(plain("1"))]).await.map(drop);
                 match triggered {
-                    Ok(()) => store.claim(None, &Rig::wish(1)).await.map(drop),
+                    Ok(()) => store.claim(None, &Rig::claim_of(1)).await.map(drop),
                     refused => refused,
                 }
             }

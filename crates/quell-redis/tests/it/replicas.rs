@@ -34,13 +34,13 @@ async fn r01_who_writes_nothing_waits_for_no_replica() {
     let options = Place::on(&master).options().wait_replicas(1).timeout(Duration::from_secs(3));
     let store = options.open().await.unwrap();
     store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap().remove(0).unwrap();
-    let job = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let job = store.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     assert!(waits(&master) >= 2, "what is written is waited for");
     replica.pause().unwrap();
     let before = waits(&master);
     let began = Instant::now();
     for _ in 0..20 {
-        let idle = store.claim(None, &Rig::wish(1)).await.unwrap();
+        let idle = store.claim(None, &Rig::claim_of(1)).await.unwrap();
         assert!(idle.jobs.is_empty() && idle.next.lapse.is_some(), "{idle:?}");
     }
     store.counts().await.unwrap();

@@ -41,7 +41,7 @@ async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
     let batch = Batch { triggers, dedup: None };
     store.enqueue(now, vec![batch]).await?.remove(0)?;
     store.flush(now, &task("t"), &key("k")).await?;
-    let jobs = store.claim(now, &Rig::wish(9)).await?.jobs;
+    let jobs = store.claim(now, &Rig::claim_of(9)).await?.jobs;
     let [one, two, three, four] = &jobs[..] else { panic!("{jobs:?}") };
     store.renew(now, &[lease(one)], Rig::LEASE).await?;
     let (name, charge) = (AlertName::new("late").unwrap(), EffectName::new("charge").unwrap());

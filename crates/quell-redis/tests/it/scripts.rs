@@ -234,7 +234,7 @@ impl Pair {
                 let worker = WorkerId::new(["v", "w"][self.random.usize(..2)]).unwrap();
                 let limit = self.random.usize(..5);
                 let claim =
-                    Claim { tasks: tasks.into(), worker, lease: secs(9), ..Rig::wish(limit) };
+                    Claim { tasks: tasks.into(), worker, lease: secs(9), ..Rig::claim_of(limit) };
                 let claimed = ask!(self, claim(now, &claim)).unwrap();
                 self.leases.extend(claimed.jobs.iter().map(lease));
             }
@@ -470,7 +470,7 @@ async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do(
         pair.now = pair.now + micros(edge.saturating_mul(2));
         let length = usize::try_from(edge).unwrap().min(128);
         let worker = WorkerId::new("w".repeat(length)).unwrap();
-        let claim = Claim { worker, ..Rig::wish(1_000) };
+        let claim = Claim { worker, ..Rig::claim_of(1_000) };
         let claimed = ask!(pair, claim(Some(pair.now), &claim)).unwrap();
         assert!(claimed.jobs.len() >= 4, "{} jobs at {edge}", claimed.jobs.len());
         pair.now = pair.now + micros(1);

@@ -185,7 +185,7 @@ async fn r39_an_address_that_leads_to_another_server_is_followed() {
     new.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
     follow(&old, &new).await;
     load.goes_on(SOON).await;
-    let running = at_last("claims go on", async || load.store.claim(None, &Rig::wish(1)).await);
+    let running = at_last("claims go on", async || load.store.claim(None, &Rig::claim_of(1)).await);
     let job = running.await.jobs.remove(0);
     let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
     let settled = load.store.settle(None, vec![end]).await.unwrap();

@@ -129,7 +129,8 @@ async fn r07_r11_a_key_is_always_on_the_same_of_a_queues_shards() {
     let mut claimed = BTreeSet::new();
     while claimed.len() < keys.len() {
         let later = Some(Rig::START + secs(3_600));
-        let jobs = store.claim(later, &Claim { limit: 20, ..Rig::wish(20) }).await.unwrap().jobs;
+        let jobs =
+            store.claim(later, &Claim { limit: 20, ..Rig::claim_of(20) }).await.unwrap().jobs;
         assert!(!jobs.is_empty(), "only {} were found", claimed.len());
         claimed.extend(jobs.iter().map(|job| job.id));
     }
@@ -196,10 +197,10 @@ async fn r33_a_shard_that_is_made_later_knows_which_tasks_are_paused() {
     let store = at(&prefix, "layout=queues").open().await.unwrap();
     store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
     take(&store, vec![plain("1")]).await.unwrap();
-    let claim = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap();
+    let claim = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap();
     assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
     store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
-    assert_eq!(store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap().jobs.len(), 1);
 }
 
 #[tokio::test]
@@ -315,7 +316,7 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
     let mut before = store.next_due(None, &queue(), &[]).await.unwrap().now;
     for name in ["typo", "wide"] {
         let queue = QueueName::new(name).unwrap();
-        let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
+        let claim = Claim { queue: queue.clone(), ..Rig::claim_of(9) };
         let claimed = store.claim(None, &claim).await.unwrap();
         assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
         assert!(claimed.now >= before, "an empty answer has the time");
@@ -332,6 +333,6 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
     let trigger = |name: &str| NewTrigger { queue: QueueName::new(name).unwrap(), ..plain("1") };
     take(&at(&prefix, "layout=queues").open().await.unwrap(), vec![trigger("typo")]).await.unwrap();
     assert_eq!(numbered(&prefix).await, ["shard typo"]);
-    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::wish(9) };
+    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::claim_of(9) };
     assert_eq!(store.claim(None, &claim).await.unwrap().jobs.len(), 1);
 }

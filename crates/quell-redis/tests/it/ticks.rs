@@ -438,7 +438,7 @@ impl Both {
         let now = Some(self.now());
         for store in [&self.model as &dyn Store, &self.store] {
             loop {
-                let jobs = store.claim(now, &Rig::wish(50)).await.unwrap().jobs;
+                let jobs = store.claim(now, &Rig::claim_of(50)).await.unwrap().jobs;
                 if jobs.is_empty() {
                     break;
                 }

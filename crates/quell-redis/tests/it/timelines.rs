@@ -19,7 +19,7 @@ async fn trigger(store: &RedisStore, payload: &str) -> JobId {
 
 async fn start(store: &RedisStore, worker: &str, draw: u64) -> ClaimedJob {
     let worker = WorkerId::new(worker).unwrap();
-    let claim = Claim { worker, draw: Draw::new(draw), ..Rig::wish(1) };
+    let claim = Claim { worker, draw: Draw::new(draw), ..Rig::claim_of(1) };
     store.claim(None, &claim).await.unwrap().jobs.remove(0)
 }
 

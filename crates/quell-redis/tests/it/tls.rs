@@ -63,7 +63,7 @@ async fn works(url: &str) {
     let mut wakeups = other.wakeups();
     one.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap().remove(0).unwrap();
     heard(&mut wakeups, false).await;
-    let job = other.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let job = other.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
     other.settle(None, vec![end]).await.unwrap();
 }

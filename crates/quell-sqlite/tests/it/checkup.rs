@@ -100,7 +100,7 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let window = accept(keyed("k")).await.unwrap().remove(0).unwrap().remove(0).job().unwrap();
     let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
     accept(NewTrigger { dedup, ..plain("2") }).await.unwrap().remove(0).unwrap();
-    let run = store.claim(Some(ahead), &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let run = store.claim(Some(ahead), &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("s").unwrap();
     let every = Spec::Every(Every::new(secs(600), Timestamp::from_micros(0)).unwrap());
     let schedule =

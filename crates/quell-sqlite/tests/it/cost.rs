@@ -48,7 +48,7 @@ async fn an_idle_worker_writes_nothing() {
     for _ in 0..20 {
         assert!(store.tick(None, 9).await.unwrap().fired.is_empty());
         store.set_schedule(None, &every(century)).await.unwrap();
-        assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+        assert!(store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
         store.reap(None, 9).await.unwrap();
         store.next_due(None, &queue(), &[task("t")]).await.unwrap();
         store.prune(None, &Retention::default(), 9).await.unwrap();
@@ -66,11 +66,11 @@ async fn r33_a_paused_queue_with_due_jobs_is_idle_too() {
     let paused = QueueSettings { paused: true, ..QueueSettings::default() };
     store.set_queue(&queue(), &paused).await.unwrap();
     // The news of the trigger itself may cost one vain claim.
-    store.claim(None, &Rig::wish(9)).await.unwrap();
+    store.claim(None, &Rig::claim_of(9)).await.unwrap();
     let mut db = scene.connect().await;
     let before = version(&mut db).await;
     for _ in 0..5 {
-        assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+        assert!(store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
     }
     assert_eq!(version(&mut db).await, before);
 }
@@ -93,11 +93,15 @@ async fn r31_a_worker_that_limits_hold_back_writes_nothing() {
             let partition = Some(key("a"));
             trigger(&store, NewTrigger { partition, ..plain("1") }).await;
         }
-        assert_eq!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 1, "{settings:?}");
+        assert_eq!(
+            store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.len(),
+            1,
+            "{settings:?}"
+        );
         let mut db = scene.connect().await;
         let before = version(&mut db).await;
         for _ in 0..5 {
-            assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+            assert!(store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
         }
         assert_eq!(version(&mut db).await, before, "{settings:?}");
     }
@@ -165,9 +169,10 @@ async fn a_days_work(scene: &Scene) {
     trigger_in(&mut scene.connect().await, rig.store.location().unwrap(), &Batch::one(plain("1")))
         .await
         .unwrap();
-    let wish = quell_core::Claim { tasks: ["t", "u"].map(task).to_vec().into(), ..Rig::wish(7) };
-    rig.claim_with(&wish).await;
-    let jobs = rig.at(60).claim_with(&Rig::wish(500)).await;
+    let asked =
+        quell_core::Claim { tasks: ["t", "u"].map(task).to_vec().into(), ..Rig::claim_of(7) };
+    rig.claim_with(&asked).await;
+    let jobs = rig.at(60).claim_with(&Rig::claim_of(500)).await;
     for name in ["a", "b"] {
         rig.trigger(keyed(name)).await;
     }
@@ -217,10 +222,10 @@ async fn alerting_work(rig: &Rig) {
     // A failure that a job's record has no more room for.
     rig.store.set_queue(&queue(), &QueueSettings::default()).await.unwrap();
     rig.trigger(plain("1")).await;
-    let wish = Rig::wish(1);
+    let asked = Rig::claim_of(1);
     for second in 100_000..100_060 {
         let now = Some(Rig::START + Duration::from_secs(second));
-        for job in rig.store.claim(now, &wish).await.unwrap().jobs {
+        for job in rig.store.claim(now, &asked).await.unwrap().jobs {
             let outcome = fails(Duration::from_micros(1), false);
             let end = quell_core::Settlement { lease: lease(&job), outcome };
             rig.store.settle(now, vec![end]).await.unwrap();

@@ -123,6 +123,6 @@ async fn a_lost_meta_row_is_corrupt() {
     let scene = Scene::new();
     let store = scene.open().await;
     scene.execute("delete from quell_meta").await;
-    let error = store.claim(None, &quell_conformance::Rig::wish(1)).await.unwrap_err();
+    let error = store.claim(None, &quell_conformance::Rig::claim_of(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }

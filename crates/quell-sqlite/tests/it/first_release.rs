@@ -35,10 +35,10 @@ async fn opened() -> (Scene, Rig) {
     (scene, rig)
 }
 
-fn wish(tasks: &[&str]) -> Claim {
+fn claim_of(tasks: &[&str]) -> Claim {
     let tasks: Vec<_> = tasks.iter().copied().map(task).collect();
     let (queue, worker) = (QueueName::new("default").unwrap(), WorkerId::new("w").unwrap());
-    Claim { queue, tasks: Arc::from(tasks), worker, ..Rig::wish(10) }
+    Claim { queue, tasks: Arc::from(tasks), worker, ..Rig::claim_of(10) }
 }
 
 #[tokio::test]
@@ -86,9 +86,9 @@ async fn r07_r10_r12_windows_and_retries_of_the_first_release_run() {
     assert!(matches!(joined, Receipt::Debounced { job, triggers: 3, .. } if job.get() == 5));
     // R11: the key of the job that runs holds its next window back.
     rig.at_time(Timestamp::from_micros(NOW + HOUR / 2));
-    assert!(rig.claim_with(&wish(&["gather", "flaky", "stuck"])).await.is_empty());
+    assert!(rig.claim_with(&claim_of(&["gather", "flaky", "stuck"])).await.is_empty());
     rig.at_time(Timestamp::from_micros(NOW + HOUR));
-    let started = rig.claim_with(&wish(&["gather", "flaky"])).await;
+    let started = rig.claim_with(&claim_of(&["gather", "flaky"])).await;
     let mut got: Vec<_> =
         started.iter().map(|job| (job.id.get(), job.attempt, job.payload.as_str())).collect();
     got.sort_unstable();
@@ -100,7 +100,7 @@ async fn r07_r10_r12_windows_and_retries_of_the_first_release_run() {
 async fn r21_r26_leases_and_dead_jobs_of_the_first_release_are_kept() {
     let (_scene, mut rig) = opened().await;
     rig.redrive(JobId::new(6)).await.unwrap();
-    let started = rig.claim_with(&wish(&["picky", "stuck"])).await;
+    let started = rig.claim_with(&claim_of(&["picky", "stuck"])).await;
     assert_eq!(started.iter().map(|job| job.id.get()).collect::<Vec<_>>(), [6]);
     rig.succeed(&started[0]).await;
     // The worker was killed: its lease expires, and the window that waited absorbs the job (R24).

@@ -31,7 +31,7 @@ async fn r04_the_commit_wakes_workers() {
     let mut db = scene.connect().await;
     trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     tokio::time::timeout(Duration::from_secs(5), wakeups.next()).await.unwrap().unwrap();
-    assert_eq!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.len(), 1);
 }
 
 #[tokio::test]

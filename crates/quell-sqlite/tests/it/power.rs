@@ -80,7 +80,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let triggers = receipts.iter().map(|receipt| receipt.trigger().unwrap());
         told.extend(triggers.map(|id| (length, Told::Accepted(id.job, id.seq))));
 
-        let claimed = store.claim(None, &Rig::wish(2)).await.unwrap().jobs;
+        let claimed = store.claim(None, &Rig::claim_of(2)).await.unwrap().jobs;
         let succeed = |job: &quell_core::ClaimedJob| Settlement {
             lease: Lease { job: job.id, token: job.token },
             outcome: Outcome::succeeded(),

@@ -23,8 +23,8 @@ async fn r34_a_trigger_of_one_wakes_a_worker_of_the_other() {
     trigger(&theirs, plain("1")).await;
     let hint = tokio::time::timeout(Duration::from_secs(5), wakeups.next()).await.unwrap();
     assert_eq!(hint.unwrap().due, Timestamp::MIN);
-    assert_eq!(ours.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 1);
-    assert!(theirs.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+    assert_eq!(ours.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.len(), 1);
+    assert!(theirs.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn names_that_the_other_added_are_known() {
         theirs.trigger(NewTrigger { task: task(name), ..plain("3") }).await;
     }
     let tasks = ["b", "c", "d"].map(task).to_vec();
-    let claim = Claim { tasks: tasks.into(), ..Rig::wish(99) };
+    let claim = Claim { tasks: tasks.into(), ..Rig::claim_of(99) };
     let claimed = ours.claim_with(&claim).await;
     assert_eq!(claimed.len(), 6);
     for job in &claimed {
@@ -73,7 +73,8 @@ async fn r31_a_limit_holds_for_both_together() {
     for _ in 0..5 {
         theirs.trigger(plain("1")).await;
     }
-    let got = [ours.claim_with(&Rig::wish(2)).await, theirs.claim_with(&Rig::wish(9)).await];
+    let got =
+        [ours.claim_with(&Rig::claim_of(2)).await, theirs.claim_with(&Rig::claim_of(9)).await];
     assert_eq!(got.map(|jobs| jobs.len()), [2, 1]);
     assert!(ours.claim().await.is_empty());
 }
@@ -92,8 +93,8 @@ async fn r31_partitions_and_rates_hold_for_both_together() {
             rig.trigger(within(name)).await;
         }
     }
-    let first = ours.claim_with(&Rig::wish(2)).await;
-    let second = theirs.claim_with(&Rig::wish(9)).await;
+    let first = ours.claim_with(&Rig::claim_of(2)).await;
+    let second = theirs.claim_with(&Rig::claim_of(9)).await;
     assert_eq!((first.len(), second.len()), (2, 1), "the third start within the period");
     theirs.at(10).succeed(&first[0]).await;
     let third = ours.at(10).claim().await;

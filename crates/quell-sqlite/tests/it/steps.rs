@@ -125,10 +125,10 @@ async fn fill(rig: &mut Rig, many: Many, count: u64) {
         let triggers = of_batch.map(|n| many.trigger(n)).collect();
         rig.trigger_batch(Batch { triggers, dedup: None }).await;
     }
-    let long = Claim { lease: secs(1_000_000), ..Rig::wish(5_000) };
+    let long = Claim { lease: secs(1_000_000), ..Rig::claim_of(5_000) };
     match many {
         Many::EndedJobs => {
-            for job in rig.claim_with(&Rig::wish(5_000)).await {
+            for job in rig.claim_with(&Rig::claim_of(5_000)).await {
                 rig.succeed(&job).await;
             }
         }
@@ -175,13 +175,13 @@ async fn costs(rig: &mut Rig, steps: &StepCounter, round: u64) -> Vec<(&'static 
         steps,
         costs,
         "peek",
-        rig.store.peek(now, &[(queue(), Rig::wish(1).tasks)]).await.unwrap()
+        rig.store.peek(now, &[(queue(), Rig::claim_of(1).tasks)]).await.unwrap()
     );
     cost!(steps, costs, "reap", rig.reap().await);
     cost!(steps, costs, "prune", rig.pruned(rig.now(), &keep, 100).await);
     cost!(steps, costs, "tick", rig.store.tick(now, 9).await.unwrap());
     cost!(steps, costs, "overview", rig.store.overview(now).await.unwrap());
-    cost!(steps, costs, "claim", rig.claim_with(&Rig::wish(3)).await);
+    cost!(steps, costs, "claim", rig.claim_with(&Rig::claim_of(3)).await);
     cost!(steps, costs, "enqueue", rig.trigger(plain("1")).await);
     cost!(
         steps,
@@ -198,7 +198,7 @@ async fn costs(rig: &mut Rig, steps: &StepCounter, round: u64) -> Vec<(&'static 
         rig.trigger(NewTrigger { idempotency, ..plain("1") }).await
     );
     let jobs: Vec<ClaimedJob> =
-        cost!(steps, costs, "claim again", rig.claim_with(&Rig::wish(3)).await);
+        cost!(steps, costs, "claim again", rig.claim_with(&Rig::claim_of(3)).await);
     let job = jobs.first().unwrap();
     cost!(steps, costs, "renew", rig.renew(lease(job)).await);
     cost!(steps, costs, "settle", rig.succeed(job).await);
@@ -244,8 +244,12 @@ async fn costs_of_a_full_key(windows: u64) -> Vec<(&'static str, u64)> {
     let mut costs = Vec::new();
     rig.at(1_000);
     cost!(steps, costs, "a trigger that closes a window", rig.trigger(full()).await);
-    let other =
-        cost!(steps, costs, "a look past the key's windows", rig.claim_with(&Rig::wish(9)).await);
+    let other = cost!(
+        steps,
+        costs,
+        "a look past the key's windows",
+        rig.claim_with(&Rig::claim_of(9)).await
+    );
     assert_eq!(other.len(), 2, "the first window, and the job without a key");
     let first = other.iter().find(|job| job.key.is_some()).unwrap();
     cost!(

@@ -14,7 +14,7 @@ use crate::scene::Scene;
 /// The one job, as this worker is given it.
 async fn start(rig: &Rig, worker: &str, draw: u64) -> ClaimedJob {
     let worker = WorkerId::new(worker).unwrap();
-    let claim = Claim { worker, draw: Draw::new(draw), ..Rig::wish(1) };
+    let claim = Claim { worker, draw: Draw::new(draw), ..Rig::claim_of(1) };
     rig.claim_with(&claim).await.remove(0)
 }
 

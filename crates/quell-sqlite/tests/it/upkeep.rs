@@ -68,5 +68,5 @@ async fn the_log_shrinks_again_after_a_burst_that_readers_held_up() {
     sqlx::raw_sql("rollback").execute(&mut reader).await.unwrap();
     store.prune(None, &Retention::default(), 9).await.unwrap();
     assert!(log() <= MAX, "{}", log());
-    assert_eq!(store.claim(None, &Rig::wish(50)).await.unwrap().jobs.len(), 40);
+    assert_eq!(store.claim(None, &Rig::claim_of(50)).await.unwrap().jobs.len(), 40);
 }

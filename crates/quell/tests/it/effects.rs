@@ -364,7 +364,7 @@ async fn r23_an_intent_of_the_library_is_an_intent_of_the_store() -> Result<()> 
     assert_eq!((effects[0].name.as_str(), effects[0].done.as_ref()), ("charge", None));
     assert_eq!(effects[0].begun_by.starts(), 1);
     store.redrive(Some(kit.now()), &JobId::new(1).into()).await?;
-    let claim = quell_conformance::Rig::wish(1);
+    let claim = quell_conformance::Rig::claim_of(1);
     let claim = quell::store::Claim {
         queue: quell::QueueName::new("pay")?,
         tasks: [quell::TaskName::new("pay")?].into(),
