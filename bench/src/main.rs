@@ -274,8 +274,8 @@ fn ask_peer(program: &Path, workload: &str, count: usize, folder: &Path) -> anyh
         .output()
         .with_context(|| format!("cannot run the peer {}", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let told = || String::from_utf8_lossy(&output.stderr).into_owned();
-    text.trim().parse().with_context(told)
+    let reported = || String::from_utf8_lossy(&output.stderr).into_owned();
+    text.trim().parse().with_context(reported)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use quell_services::Postgres;
 use serde::Deserialize;
 
-use crate::program::{self, Told};
+use crate::program::{self, Reported};
 use crate::report::{record_section, shown};
 use crate::{median_of, scaling};
 use workloads::{
@@ -96,7 +96,13 @@ impl Args {
     }
 
     /// Runs one of the programs on this server.
-    pub(crate) fn ask(&self, server: &Postgres, name: &str, args: &[&str], seconds: u32) -> Told {
+    pub(crate) fn ask(
+        &self,
+        server: &Postgres,
+        name: &str,
+        args: &[&str],
+        seconds: u32,
+    ) -> Reported {
         let mut command = Command::new(Path::new(&self.programs).join(name));
         command.args(args).args(["--url", &server.url()]);
         program::run(&command, seconds)
@@ -143,12 +149,14 @@ fn rounds(
             writeln!(std::io::stderr(), "{}: {}, {round}", workload.name, contender.name())?;
             let more = ["--settings", settings, "--rounds", "1"];
             let words = [args.sized(workload.args, workload.quick), &more].concat();
-            let told = args.ask(server, program, &words, 600);
-            let read = match told.failed {
+            let reported = args.ask(server, program, &words, 600);
+            let read = match reported.failed {
                 Some(reason) => Err(reason),
-                None => serde_json::from_str(told.text.trim()).map_err(|error| error.to_string()),
+                None => {
+                    serde_json::from_str(reported.text.trim()).map_err(|error| error.to_string())
+                }
             };
-            lines.push_str(&told.text);
+            lines.push_str(&reported.text);
             match read {
                 Ok(one) => so_far.push(one),
                 Err(reason) => {

@@ -4,13 +4,13 @@ use std::process::Command;
 
 /// What a program printed, up to where it failed.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     pub(crate) text: String,
     pub(crate) failed: Option<String>,
 }
 
 /// Runs a program for this number of seconds at most.
-pub(crate) fn run(program: &Command, seconds: u32) -> Told {
+pub(crate) fn run(program: &Command, seconds: u32) -> Reported {
     let ran = Command::new("timeout")
         .args(["--kill-after=5", &seconds.to_string()])
         .arg(program.get_program())
@@ -23,7 +23,7 @@ pub(crate) fn run(program: &Command, seconds: u32) -> Told {
         Ok(output) => output,
         Err(error) => {
             let failed = Some(format!("cannot run {:?}: {error}", program.get_program()));
-            return Told { text: String::new(), failed };
+            return Reported { text: String::new(), failed };
         }
     };
     let failed = match output.status.code() {
@@ -31,12 +31,12 @@ pub(crate) fn run(program: &Command, seconds: u32) -> Told {
         Some(124 | 137) => Some(format!("took more than {seconds} s")),
         Some(_) | None => Some(reason(&String::from_utf8_lossy(&output.stderr))),
     };
-    Told { text: String::from_utf8_lossy(&output.stdout).into_owned(), failed }
+    Reported { text: String::from_utf8_lossy(&output.stdout).into_owned(), failed }
 }
 
 /// A program's last words on one line.
-pub(crate) fn reason(told: &str) -> String {
-    let said = told.rsplit_once("Error: ").map_or(told, |(_, said)| said);
+pub(crate) fn reason(reported: &str) -> String {
+    let said = reported.rsplit_once("Error: ").map_or(reported, |(_, said)| said);
     let words: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
     let said: String = words.join(" ").chars().take(200).collect();
     if said.is_empty() { "it said nothing".to_owned() } else { said.replace('|', "/") }

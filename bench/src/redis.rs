@@ -17,7 +17,7 @@ use quell_services::Redis;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::program::{self, Told};
+use crate::program::{self, Reported};
 use crate::report::{record_section, shown};
 use crate::{median, median_of};
 use counters::Counters;
@@ -197,31 +197,31 @@ impl Args {
             Before::Many => self.many(),
         };
         if queued > 0 {
-            let told = self.ask(&server, contender, &["batch"], queued);
-            if let Some(reason) = told.failed {
+            let reported = self.ask(&server, contender, &["batch"], queued);
+            if let Some(reason) = reported.failed {
                 return Ok(Err(reason));
             }
         }
         server.command(&["CONFIG", "RESETSTAT"])?;
         let before = Counters::read(&server)?;
-        let told = self.ask(&server, contender, workload.args, count);
+        let reported = self.ask(&server, contender, workload.args, count);
         let after = Counters::read(&server)?;
-        if let Some(reason) = told.failed {
+        if let Some(reason) = reported.failed {
             return Ok(Err(reason));
         }
-        let printed: Printed = match serde_json::from_str(told.text.trim()) {
+        let printed: Printed = match serde_json::from_str(reported.text.trim()) {
             Ok(printed) => printed,
             Err(error) => return Ok(Err(format!("it printed no measurement: {error}"))),
         };
         let cost = after.since(before, printed.jobs);
         let value = match workload.figure {
-            Figure::Told => printed.value,
+            Figure::Reported => printed.value,
             Figure::Memory => cost.memory_bytes,
         };
         let line = json!({
             "workload": workload.name,
             "who": contender.name(),
-            "printed": serde_json::from_str::<Value>(told.text.trim())?,
+            "printed": serde_json::from_str::<Value>(reported.text.trim())?,
             "value": value,
             "memory_bytes_per_job": cost.memory_bytes,
             "commands": counters::commands(&server)?,
@@ -230,7 +230,7 @@ impl Args {
         Ok(Ok(Round { printed, value, cost }))
     }
 
-    fn ask(&self, server: &Redis, contender: Contender, args: &[&str], count: usize) -> Told {
+    fn ask(&self, server: &Redis, contender: Contender, args: &[&str], count: usize) -> Reported {
         if contender == PLAIN_CALLS {
             return plain::ask(server, args, count, SECONDS);
         }

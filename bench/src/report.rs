@@ -164,7 +164,7 @@ pub(crate) fn record(rows: &[Row]) -> anyhow::Result<()> {
 /// Appends a section of these tables to the month's file in bench/archive, with the command and
 /// the machine. bench/RESULTS.md quotes these files and is written by hand.
 pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
-    let told = |program: &str, args: &[&str]| {
+    let reported = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
         output.map_or_else(
             |_| String::new(),
@@ -175,14 +175,14 @@ pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let model = model.trim_start();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let date = told("date", &["--utc", "+%Y-%m-%d %H:%M UTC"]);
+    let date = reported("date", &["--utc", "+%Y-%m-%d %H:%M UTC"]);
     let month = date.get(..7).context("`date` gave no date to name the month's file by")?;
     let file = format!("bench/archive/{month}.md");
     let section = format!(
         "\n## {date}\n\n`cargo xtask bench {command}` on {cores} cores{model}, {kernel}. {about}.\n{tables}",
         command = words.join(" "),
         cores = std::thread::available_parallelism().map_or(0, usize::from),
-        kernel = told("uname", &["-sr"]),
+        kernel = reported("uname", &["-sr"]),
     );
     let mut file = std::fs::File::options().create(true).append(true).open(&file).context(file)?;
     if file.metadata()?.len() == 0 {

@@ -7,7 +7,7 @@ use quell_services::Postgres;
 use serde::Deserialize;
 
 use crate::postgres::Args;
-use crate::program::Told;
+use crate::program::Reported;
 use crate::report::shown;
 
 const PROGRAM: &str = "quell-postgres-scaling";
@@ -99,20 +99,20 @@ pub(crate) fn measure(args: &Args, server: &Postgres) -> anyhow::Result<(String,
     let (mut tables, mut lines) = (String::new(), String::new());
     for part in PARTS.iter().filter(|part| args.wants(part.name)) {
         writeln!(std::io::stderr(), "{}", part.name)?;
-        let told = args.ask(server, PROGRAM, args.sized(part.args, part.quick), SECONDS);
-        if let Some(reason) = &told.failed {
+        let reported = args.ask(server, PROGRAM, args.sized(part.args, part.quick), SECONDS);
+        if let Some(reason) = &reported.failed {
             writeln!(std::io::stderr(), "  failed: {reason}")?;
         }
-        tables.push_str(&table(part, &told)?);
-        lines.push_str(&told.text);
+        tables.push_str(&table(part, &reported)?);
+        lines.push_str(&reported.text);
     }
     Ok((tables, lines))
 }
 
-fn table(part: &Part, told: &Told) -> anyhow::Result<String> {
-    let mut verdict = told.failed.as_ref().map(|reason| format!("failed: {reason}"));
+fn table(part: &Part, reported: &Reported) -> anyhow::Result<String> {
+    let mut verdict = reported.failed.as_ref().map(|reason| format!("failed: {reason}"));
     let mut rows = String::new();
-    for line in told.text.lines() {
+    for line in reported.text.lines() {
         match serde_json::from_str(line)? {
             Line::Columns(columns) => {
                 rows.push_str(&format!("| {} | {} |\n", part.case, columns.join(" | ")));
@@ -141,9 +141,9 @@ mod tests {
             ("{\"verdict\":\"met\"}\n", None, "met"),
             ("", Some("disk full".to_owned()), "failed: disk full"),
         ] {
-            let told = Told { text: format!("{rows}{last}"), failed };
+            let reported = Reported { text: format!("{rows}{last}"), failed };
             let expected = format!("\n**claims before a backlog**: {verdict}\n\n{shown}");
-            assert_eq!(table(&PARTS[2], &told).unwrap(), expected);
+            assert_eq!(table(&PARTS[2], &reported).unwrap(), expected);
         }
     }
 }

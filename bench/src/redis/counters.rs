@@ -56,8 +56,8 @@ impl Counters {
 pub(crate) fn commands(server: &Redis) -> anyhow::Result<serde_json::Value> {
     let stats = server.command(&["INFO", "commandstats"])?;
     let calls = stats.lines().filter_map(|line| {
-        let (name, told) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-        let calls = told.strip_prefix("calls=")?.split_once(',')?.0.parse::<u64>().ok()?;
+        let (name, reported) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let calls = reported.strip_prefix("calls=")?.split_once(',')?.0.parse::<u64>().ok()?;
         Some((name.to_owned(), calls.into()))
     });
     Ok(serde_json::Value::Object(calls.collect()))

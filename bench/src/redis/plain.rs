@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use quell_services::Redis;
 use serde_json::json;
 
-use crate::program::{self, Told};
+use crate::program::{self, Reported};
 
 /// Its program.
 pub(super) const PROGRAM: &str = "redis-benchmark";
@@ -42,12 +42,15 @@ pub(super) fn takes_part(args: &[&str]) -> bool {
 }
 
 /// Runs a workload on this server, and says what other programs would print.
-pub(super) fn ask(server: &Redis, args: &[&str], count: usize, seconds: u32) -> Told {
+pub(super) fn ask(server: &Redis, args: &[&str], count: usize, seconds: u32) -> Reported {
     let output = measure(server, args, count, seconds);
-    output.unwrap_or_else(|error| Told { text: String::new(), failed: Some(format!("{error:#}")) })
+    output.unwrap_or_else(|error| Reported {
+        text: String::new(),
+        failed: Some(format!("{error:#}")),
+    })
 }
 
-fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow::Result<Told> {
+fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow::Result<Reported> {
     let mut took = 0.0;
     for step in steps(args) {
         let calls = count.div_ceil(step.jobs);
@@ -69,7 +72,7 @@ fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow:
         "jobs": count,
         "value": count as f64 / took,
     });
-    Ok(Told { text: line.to_string(), failed: None })
+    Ok(Reported { text: line.to_string(), failed: None })
 }
 
 /// What it is called with for a workload; nothing where it cannot take part.

@@ -140,12 +140,12 @@ impl Args {
         let mut loads = Vec::new();
         for step in &STEPS {
             let before = read(&cluster, case)?;
-            let told = program::run(&self.command(kind, case, step, &cluster.nodes()), SECONDS);
+            let reported = program::run(&self.command(kind, case, step, &cluster.nodes()), SECONDS);
             let after = read(&cluster, case)?;
-            let load = match told.failed {
+            let load = match reported.failed {
                 Some(reason) => Err(reason),
                 None => {
-                    let Printed { jobs, value } = serde_json::from_str(told.text.trim())?;
+                    let Printed { jobs, value } = serde_json::from_str(reported.text.trim())?;
                     let each = after.iter().zip(before).map(|(now, then)| now.since(then, jobs));
                     Ok(Load { rate: value, masters: each.collect() })
                 }

@@ -65,7 +65,7 @@ pub(crate) enum Before {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
     /// What the program found.
-    Told,
+    Reported,
     /// What is in the server's memory since, for one job.
     Memory,
 }
@@ -90,7 +90,7 @@ const PLAIN: Workload = Workload {
     args: &[],
     count: None,
     before: Before::Nothing,
-    figure: Figure::Told,
+    figure: Figure::Reported,
     rounds: 3,
     defaults: true,
     goal: None,

@@ -160,7 +160,7 @@ impl Book {
     /// Why a job without a recorded origin may exist, if it may: a killed caller may have made it, or
     /// a call whose answer was lost. A single recorder sees such calls, a caller does not.
     #[must_use]
-    pub fn unheard(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
+    pub fn unrecorded(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
         let lossy: BTreeSet<&str> = self.processes.incomplete().collect();
         let called = |((p, _), op): (&OpId, &OpView)| {
             op.state == OpState::Unknown

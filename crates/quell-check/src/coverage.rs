@@ -33,7 +33,7 @@ impl Property for Coverage {
                 Some(_) => found.holds("P3"),
                 None => {
                     let unknown = format!("job {job} started and never was");
-                    found.unless(book.unheard(task, key.as_ref(), *t), "P3", [at], unknown);
+                    found.unless(book.unrecorded(task, key.as_ref(), *t), "P3", [at], unknown);
                 }
             }
         }
@@ -278,7 +278,7 @@ fn unkeyed(book: &Book, found: &mut Found) {
             found.cannot("P3", UNKNOWN_MAKER);
         } else {
             let made = format!("job {id} of {} is of no call that was accepted", job.task);
-            let excuse = book.unheard(&job.task, None, job.first);
+            let excuse = book.unrecorded(&job.task, None, job.first);
             found.unless(excuse, "P3", job.lines.iter().copied().take(2), made);
         }
     }

@@ -143,7 +143,7 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
     let key = op.dedup.as_ref().map(ToString::to_string).unwrap_or_default();
     let Some(view) = book.jobs.get(job) else {
         let burned = format!("dedup key {key} is held by job {job}, which never was");
-        let lost = book.unheard(&op.task, op.key.as_ref(), Timestamp::MAX);
+        let lost = book.unrecorded(&op.task, op.key.as_ref(), Timestamp::MAX);
         found.unless(lost, "P17", [op.at, *at], burned);
         return;
     };

@@ -115,8 +115,8 @@ pub fn check(lines: &[Line]) -> Report {
     }
     if !book.slack.is_zero() {
         let tied = ties::tied(lines);
-        let told = |at: usize| lines.get(at).and_then(|line| read::job_of(&line.event));
-        found.excuse(SAME_MOMENT, |at| told(at).is_some_and(|job| tied.contains(&job)));
+        let reported = |at: usize| lines.get(at).and_then(|line| read::job_of(&line.event));
+        found.excuse(SAME_MOMENT, |at| reported(at).is_some_and(|job| tied.contains(&job)));
     }
     let (violations, cases) = found.finish();
     Report { events: lines.len(), violations, cases, ..book.summary() }

@@ -115,7 +115,7 @@ fn absorbed(
     }
     let excuse = match successor {
         Some(successor) => book.missing(successor, t),
-        None => book.unheard(&job.task, job.key.as_ref(), t),
+        None => book.unrecorded(&job.task, job.key.as_ref(), t),
     };
     let wrong = format!("job {id} was absorbed by job {by}, which is no window of it");
     found.unless(excuse, "P14", job.newest(2).chain([at]), wrong);

@@ -104,9 +104,9 @@ impl Full {
             && before < *job
         {
             let had_room = jobs.get(&before).and_then(|full| full.has_room(book, shape, *job));
-            let told = format!("job {before} was closed, yet the next trigger fits into it");
+            let reported = format!("job {before} was closed, yet the next trigger fits into it");
             match had_room {
-                Some(true) => found.broken("P8", [line, at], told),
+                Some(true) => found.broken("P8", [line, at], reported),
                 Some(false) => found.holds("P8"),
                 None => found.cannot("P8", "a payload of a window that was closed is not known"),
             }
@@ -177,13 +177,13 @@ fn window(
     book: &Book,
     jobs: &mut Jobs,
     (job, count): (JobId, u64),
-    told: &Fold,
+    reported: &Fold,
     older: Option<JobId>,
 ) {
     let known = jobs.contains_key(&job);
     let mut folded = jobs.remove(&job).unwrap_or_default();
     if !known {
-        folded.fold.clone_from(told);
+        folded.fold.clone_from(reported);
     }
     if let Some(older) = older {
         let older = jobs.get(&older).cloned().unwrap_or_default();

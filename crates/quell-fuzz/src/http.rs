@@ -72,8 +72,8 @@ pub fn http_body(data: &[u8]) {
         }
         assert_eq!(store.snapshot(), before, "{status}: {shown}");
         if status.is_client_error() && status != StatusCode::NOT_FOUND && !reads {
-            let told: Value = serde_json::from_str(&shown).unwrap();
-            assert!(told["error"].is_object() || told["error"].is_string(), "{shown}");
+            let reported: Value = serde_json::from_str(&shown).unwrap();
+            assert!(reported["error"].is_object() || reported["error"].is_string(), "{shown}");
         }
     });
 }

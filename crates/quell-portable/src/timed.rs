@@ -168,8 +168,8 @@ impl<T: Table> Store for Timed<T> {
                 let answer = below.call(now, Operation::Renew { leases, lease }).await;
                 if let Ok(Answer::Renew(renewals)) = &answer {
                     let known = jobs.into_iter().zip(renewals);
-                    let told = known.filter(|(_, one)| **one != Renewal::Unknown);
-                    held.renewed(told.map(|(job, one)| (job, one.until())));
+                    let reported = known.filter(|(_, one)| **one != Renewal::Unknown);
+                    held.renewed(reported.map(|(job, one)| (job, one.until())));
                 }
                 answer
             }

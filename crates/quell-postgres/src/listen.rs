@@ -186,8 +186,8 @@ pub(crate) async fn receive(
         let received = AssertUnwindSafe(listener.inner.try_recv()).catch_unwind();
         let received = timeout(
             wait,
-            received.map(|told| {
-                told.unwrap_or_else(|_| Err(Error::Protocol("garbled messages".to_owned())))
+            received.map(|reported| {
+                reported.unwrap_or_else(|_| Err(Error::Protocol("garbled messages".to_owned())))
             }),
         );
         let loss = match received.await {

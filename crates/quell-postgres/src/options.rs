@@ -78,8 +78,8 @@ impl PostgresOptions {
                 Some(("schema", name)) => schema = Some(name.to_owned()),
                 Some(("connections", number)) => {
                     let number = number.parse::<u32>().ok().filter(|number| *number >= 1);
-                    let told = || refuse("`connections` is not a number above 0".to_owned());
-                    connections = Some(number.ok_or_else(told)?);
+                    let reported = || refuse("`connections` is not a number above 0".to_owned());
+                    connections = Some(number.ok_or_else(reported)?);
                 }
                 Some(("timeout_ms", number)) => {
                     let number = number.parse::<u32>().ok().filter(|number| *number >= 1);

@@ -102,15 +102,15 @@ mod tests {
 
     #[test]
     fn r01_settings_that_lose_what_was_accepted_are_warned_of() {
-        let told = |info: &str| warnings(info).join("; ");
+        let reported = |info: &str| warnings(info).join("; ");
         let safe = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nsave:\n";
-        assert_eq!(told(safe), "");
+        assert_eq!(reported(safe), "");
         let evicts = "maxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n";
-        assert!(told(evicts).contains("allkeys-lru"), "{}", told(evicts));
+        assert!(reported(evicts).contains("allkeys-lru"), "{}", reported(evicts));
         let none = "maxmemory_policy:noeviction\r\naof_enabled:0\r\nsave:\n";
-        assert!(told(none).contains("nothing on disk"), "{}", told(none));
+        assert!(reported(none).contains("nothing on disk"), "{}", reported(none));
         let snapshots = "maxmemory_policy:noeviction\r\naof_enabled:0\r\nsave:3600 1\n";
-        assert!(told(snapshots).contains("snapshots only"), "{}", told(snapshots));
-        assert_eq!(told(""), "", "a server that does not answer");
+        assert!(reported(snapshots).contains("snapshots only"), "{}", reported(snapshots));
+        assert_eq!(reported(""), "", "a server that does not answer");
     }
 }

@@ -62,7 +62,7 @@ enum Next {
     /// To send it to the node to which the slot moves.
     Ask(String),
     /// To return the error.
-    Tell,
+    Report,
 }
 
 impl Cluster {
@@ -160,8 +160,8 @@ impl Cluster {
             };
             let Err(failed) = answer else { return answer };
             let is_away = wire.is_some_and(|wire| wire.is_away());
-            let next = if is_away { Next::Tell } else { next(&failed, twice) };
-            if next == Next::Tell || Instant::now() + pause > deadline {
+            let next = if is_away { Next::Report } else { next(&failed, twice) };
+            if next == Next::Report || Instant::now() + pause > deadline {
                 if matches!(failed.error.kind(), ErrorKind::Io | ErrorKind::Parse) {
                     // The next call finds a new master sooner.
                     self.refresh(Instant::now() + PATIENCE.min(self.0.timeout)).await;
@@ -177,7 +177,7 @@ impl Cluster {
                     }
                 }
                 Next::Moved(node, slot) => self.note(slot, &node),
-                Next::Again | Next::Tell => self.refresh(deadline).await,
+                Next::Again | Next::Report => self.refresh(deadline).await,
             }
             sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             pause = LONGEST_PAUSE.min(pause * 2);
@@ -323,10 +323,10 @@ fn next(failed: &Failed, twice: Twice) -> Next {
         ErrorKind::Server(kind) if is_not_done(kind) => Next::Again,
         ErrorKind::Io | ErrorKind::Parse => match failed.may_be_done {
             // It waited for as long as it may.
-            true if error.is_timeout() || twice == Twice::Never => Next::Tell,
+            true if error.is_timeout() || twice == Twice::Never => Next::Report,
             true | false => Next::Again,
         },
-        _ => Next::Tell,
+        _ => Next::Report,
     }
 }
 

@@ -58,13 +58,13 @@ pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
             if asked.contains_key(&job) {
                 continue;
             }
-            let told = async {
+            let reported = async {
                 match shards.of_job(job).await? {
                     Some(shard) => shard.backend().shard.await_end(job).await,
                     None => Ok(()),
                 }
             };
-            match told.await {
+            match reported.await {
                 Ok(()) => drop(asked.insert(job, now)),
                 Err(error) => debug!(%error, %job, "its end will be found by asking"),
             }

@@ -22,8 +22,8 @@ pub(crate) fn lost(what: &'static str, error: RedisError) -> Error {
 
 fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
     let wrapped = error.detail().filter(|_| error.code() == Some("ERR"));
-    let told = error.code().and_then(classify_code);
-    if let Some(classified) = told.or_else(|| wrapped.and_then(classify_wrapped)) {
+    let reported = error.code().and_then(classify_code);
+    if let Some(classified) = reported.or_else(|| wrapped.and_then(classify_wrapped)) {
         return classified;
     }
     match error.kind() {
@@ -74,8 +74,8 @@ fn classify_wrapped(detail: &str) -> Option<(ErrorKind, &'static str)> {
     if detail.starts_with("The user executing the script can't") {
         return classify_code("NOPERM");
     }
-    let (_, told) = detail.split_once("@user_script")?;
-    told.split_whitespace().find_map(|word| classify_code(word.trim_start_matches('-')))
+    let (_, reported) = detail.split_once("@user_script")?;
+    reported.split_whitespace().find_map(|word| classify_code(word.trim_start_matches('-')))
 }
 
 /// By the first word of what the server said.
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn r40_what_a_script_was_told_is_understood_wrapped_too() {
         let script = "Error running script (call to f_0123abcd): @user_script:37: ";
-        for (told, kind) in [
+        for (reported, kind) in [
             (
                 "@user_script: 12: -OOM command not allowed when used memory > \'maxmemory\'.",
                 ErrorKind::Full,
@@ -130,8 +130,8 @@ mod tests {
                 ErrorKind::Foreign,
             ),
         ] {
-            let found = classify_wrapped(&format!("{script}{told}"));
-            assert_eq!(found.map(|(kind, _)| kind), Some(kind), "{told}");
+            let found = classify_wrapped(&format!("{script}{reported}"));
+            assert_eq!(found.map(|(kind, _)| kind), Some(kind), "{reported}");
         }
         let right = "The user executing the script can't run this command or subcommand";
         assert_eq!(classify_wrapped(right).map(|(kind, _)| kind), Some(ErrorKind::Unavailable));

@@ -175,21 +175,21 @@ impl Link {
         keys: &[String],
         args: &[&[u8]],
     ) -> Result<Value> {
-        let told = self.run_and_wait(script, keys, args).await;
-        let (told, heard) = told.map_err(|failed| match failed.may_be_done {
+        let reported = self.run_and_wait(script, keys, args).await;
+        let (reported, received) = reported.map_err(|failed| match failed.may_be_done {
             true => lost(what, failed.error),
             false => explain(what, failed.error),
         })?;
-        let Value::Array(told) = told else {
-            return Err(corrupt(format_args!("the answer {told:?} to a script")));
+        let Value::Array(reported) = reported else {
+            return Err(corrupt(format_args!("the answer {reported:?} to a script")));
         };
-        let mut told = told.into_iter();
-        let wrote = told.next() == Some(Value::Int(1));
+        let mut reported = reported.into_iter();
+        let wrote = reported.next() == Some(Value::Int(1));
         let wanted = self.wait.map_or(0, |wait| wait.replicas);
-        if wrote && heard < i64::from(wanted) {
-            return Err(unheard(what, heard, wanted));
+        if wrote && received < i64::from(wanted) {
+            return Err(unconfirmed(what, received, wanted));
         }
-        Ok(told.next().unwrap_or(Value::Nil))
+        Ok(reported.next().unwrap_or(Value::Nil))
     }
 
     /// Runs a script, and has the same connection wait for replicas where that is asked for: on
@@ -219,8 +219,8 @@ impl Link {
         let mut answers = answers.into_iter();
         let answer = answers.next().unwrap_or(Value::Nil);
         // The script was done, whatever came of the waiting.
-        let heard = answers.next().and_then(|heard| redis::from_redis_value(heard).ok());
-        Ok((answer, heard.unwrap_or(0)))
+        let received = answers.next().and_then(|received| redis::from_redis_value(received).ok());
+        Ok((answer, received.unwrap_or(0)))
     }
 
     async fn run(
@@ -296,9 +296,9 @@ fn first(keys: &[String]) -> &str {
     keys.first().map_or("", String::as_str)
 }
 
-fn unheard(what: &'static str, heard: i64, wanted: u32) -> Error {
+fn unconfirmed(what: &'static str, received: i64, wanted: u32) -> Error {
     let message = format!(
-        "trying to {what}: {heard} of {wanted} replicas have it; it happened or it did not, look \
+        "trying to {what}: {received} of {wanted} replicas have it; it happened or it did not, look \
          before trying again"
     );
     Error::new(ErrorKind::UnknownOutcome, message)

@@ -238,11 +238,11 @@ impl RedisOptions {
             timeout: self.timeout,
             link: link.clone(),
         };
-        let heard = listens.listen().await;
-        let heard = heard.map_err(|error| explain("listen for hints", error))?;
+        let received = listens.listen().await;
+        let received = received.map_err(|error| explain("listen for hints", error))?;
         let mut listener = JoinSet::new();
         let ends = Arc::new(Ends::default());
-        listener.spawn(listens.hear(heard, (Arc::clone(&hub), Arc::clone(&ends))));
+        listener.spawn(listens.receive(received, (Arc::clone(&hub), Arc::clone(&ends))));
         if let (Some(wire), Some(Source::Sentinels(sentinels))) = (link.wire(), sources.first()) {
             listener.spawn(follow(Arc::clone(sentinels), wire.clone()));
         }

@@ -53,7 +53,7 @@ impl Listener {
         let mut failed = silent();
         for source in &self.sources {
             match self.listen_to(source).await {
-                Ok(heard) => return Ok(heard),
+                Ok(received) => return Ok(received),
                 Err(error) => failed = error,
             }
         }
@@ -62,26 +62,26 @@ impl Listener {
 
     async fn listen_to(&self, source: &Source) -> RedisResult<PubSub> {
         let listen = async {
-            let mut heard = source.client().await?.get_async_pubsub().await?;
-            heard.subscribe(&self.channel).await?;
-            heard.subscribe(self.own_channel()).await?;
-            Ok(heard)
+            let mut received = source.client().await?.get_async_pubsub().await?;
+            received.subscribe(&self.channel).await?;
+            received.subscribe(self.own_channel()).await?;
+            Ok(received)
         };
         timeout(self.timeout / 2, listen).await.unwrap_or_else(|_| Err(silent()))
     }
 
     /// Forwards notifications to the workers of this process, until the task that runs it is dropped.
-    pub(crate) async fn hear(mut self, first: PubSub, (hub, ends): (Arc<WakeHub>, Arc<Ends>)) {
-        let mut heard = Some(first);
+    pub(crate) async fn receive(mut self, first: PubSub, (hub, ends): (Arc<WakeHub>, Arc<Ends>)) {
+        let mut received = Some(first);
         loop {
             let began = Instant::now();
-            let was_heard = heard.is_some();
-            if let Some(connection) = heard.take() {
-                self.hear_by(connection, (&hub, &ends)).await;
+            let was_connected = received.is_some();
+            if let Some(connection) = received.take() {
+                self.receive_by(connection, (&hub, &ends)).await;
             }
             look(&hub);
             ends.here.tell_all();
-            if was_heard && began.elapsed() < PAUSE_AFTER_ERROR {
+            if was_connected && began.elapsed() < PAUSE_AFTER_ERROR {
                 sleep(PAUSE_AFTER_ERROR).await;
             }
             // The next node is asked first.
@@ -90,7 +90,7 @@ impl Listener {
             match self.listen().await {
                 Ok(connection) => {
                     look(&hub);
-                    heard = Some(connection);
+                    received = Some(connection);
                 }
                 Err(error) => {
                     warn!(%error, "cannot receive wake-ups of other processes, polling instead");
@@ -101,7 +101,7 @@ impl Listener {
     }
 
     /// Receives notifications on one connection, until it ends or a probe does not come.
-    async fn hear_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &Ends)) {
+    async fn receive_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &Ends)) {
         let (own, came) = (self.own_channel(), Notify::new());
         let mut hints = connection.on_message();
         let probes = self.probe(&own, &came);

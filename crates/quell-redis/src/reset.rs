@@ -75,8 +75,8 @@ impl RedisOptions {
             syncs: true,
             steps_only: false,
         };
-        let told = (None, Arc::new(WakeHub::new()), Arc::new(Ends::default()));
-        let shards = Prefix::open((self.prefix, self.layout, self.spread), way, told).await?;
+        let reported = (None, Arc::new(WakeHub::new()), Arc::new(Ends::default()));
+        let shards = Prefix::open((self.prefix, self.layout, self.spread), way, reported).await?;
         let mut all = shards.all().await?;
         if shards.only().is_none() {
             all.push(Arc::clone(shards.first()));

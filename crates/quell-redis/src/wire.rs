@@ -89,7 +89,7 @@ struct Live {
     address: ConnectionAddr,
     opened: Instant,
     /// When the last answer came, in milliseconds since it was opened.
-    heard: AtomicU64,
+    received: AtomicU64,
     /// How many calls wait on it.
     waiting: AtomicUsize,
     abandoned: watch::Sender<bool>,
@@ -105,13 +105,13 @@ struct Away {
 
 impl Live {
     fn quiet_for(&self) -> Duration {
-        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(heard)
+        let received = Duration::from_millis(self.received.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(received)
     }
 
-    fn hear(&self) {
+    fn receive(&self) {
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.fetch_max(now, Ordering::Relaxed);
+        self.received.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Whether a call may be sent without trying the connection first: answers came lately, or others
@@ -141,7 +141,7 @@ impl Live {
             () = sleep_until(deadline) => Err(silent()),
         };
         if answer.as_ref().map_or_else(|error| !is_broken(error), |_| true) {
-            self.hear();
+            self.receive();
         }
         answer
     }
@@ -282,7 +282,7 @@ impl Wire {
                     connection,
                     address,
                     opened: Instant::now(),
-                    heard: AtomicU64::new(0),
+                    received: AtomicU64::new(0),
                     waiting: AtomicUsize::new(0),
                     abandoned: watch::Sender::new(false),
                 });

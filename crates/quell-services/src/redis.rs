@@ -245,8 +245,8 @@ impl Redis {
         let output = command.args(options).args(words).stdin(Stdio::null()).output()?;
         let answer = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
         if !output.status.success() {
-            let told = String::from_utf8_lossy(&output.stderr);
-            bail!("{}: {answer}{}", words.join(" "), told.trim_end());
+            let reported = String::from_utf8_lossy(&output.stderr);
+            bail!("{}: {answer}{}", words.join(" "), reported.trim_end());
         }
         Ok(answer)
     }

@@ -54,10 +54,10 @@ impl RedisSentinels {
         let peers = format!("num-other-sentinels\n{}", COUNT - 1);
         let slaves = format!("num-slaves\n{replicas}");
         for (_, port, _) in &whole.sentinels {
-            let mut told = String::new();
+            let mut reported = String::new();
             let knows = || {
-                told = ask(*port, &["SENTINEL", "MASTER", Self::MASTER]).unwrap_or_default();
-                let has = |pair: &str| told.contains(&format!("{pair}\n"));
+                reported = ask(*port, &["SENTINEL", "MASTER", Self::MASTER]).unwrap_or_default();
+                let has = |pair: &str| reported.contains(&format!("{pair}\n"));
                 has(&peers) && has(&slaves) && has("flags\nmaster")
             };
             ensure!(await_that(PATIENCE, knows), "the Sentinel at {port} does not know all");
@@ -78,8 +78,8 @@ impl RedisSentinels {
     /// Where it does not say, or names another.
     pub fn master(&self) -> anyhow::Result<usize> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::MASTER];
-        let told = ask(self.first()?, &words)?;
-        let port: u16 = told.lines().nth(1).unwrap_or_default().trim().parse()?;
+        let reported = ask(self.first()?, &words)?;
+        let port: u16 = reported.lines().nth(1).unwrap_or_default().trim().parse()?;
         let found = self.servers.iter().position(|server| server.port() == port);
         found.with_context(|| format!("no server is at port {port}"))
     }
@@ -134,7 +134,7 @@ fn sentinel(master: &str) -> anyhow::Result<(Process, u16, TempDir)> {
     let file = folder.path().join("sentinel.conf");
     std::fs::write(&file, text)?;
     let process = run(&file, folder.path())?;
-    let answers = || ask(port, &["PING"]).is_ok_and(|told| told == "PONG");
+    let answers = || ask(port, &["PING"]).is_ok_and(|reported| reported == "PONG");
     ensure!(await_that(PATIENCE, answers), "a Sentinel does not come up");
     Ok((process, port, folder))
 }

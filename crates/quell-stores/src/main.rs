@@ -71,15 +71,15 @@ const ROUND: u32 = 500;
 fn soak(store: Kind, minutes: u64) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let (mut scripts, mut steps) = (0, 0);
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     while Instant::now() < end {
         let ran = oracle::run(|| store.open(), oracle::COUNTED, ROUND, Some(oracle::REGRESSIONS));
         steps += ran.map_err(|failure| {
             anyhow!("{failure}\nits seed is in {}: commit it", oracle::REGRESSIONS)
         })?;
         scripts += ROUND;
-        if told.elapsed() > Duration::from_secs(30) {
-            told = Instant::now();
+        if reported.elapsed() > Duration::from_secs(30) {
+            reported = Instant::now();
             println!("{scripts} scripts, {steps} operations so far");
         }
     }

@@ -106,7 +106,7 @@ pub fn run<F: Future<Output = Opened>>(
                 let op = &op;
                 pair.step(op).await?;
                 pair.same_rows(op).await?;
-                pair.told_of_earlier_work(op).await?;
+                pair.notified_of_earlier_work(op).await?;
             }
             Ok(())
         })
@@ -366,7 +366,7 @@ impl Pair {
 
     /// R34: where a worker, of whichever task it is, must look earlier than it expects, for jobs or
     /// for ticks, it gets a wake-up. Where a timer wakes workers, no call sends one.
-    async fn told_of_earlier_work(&mut self, op: &Op) -> Result<(), TestCaseError> {
+    async fn notified_of_earlier_work(&mut self, op: &Op) -> Result<(), TestCaseError> {
         if self.store.capabilities().timed {
             return Ok(());
         }

@@ -68,11 +68,11 @@ impl Process {
             let _inside = runtime.enter();
             let (quell, builder) = make();
             if let Some(builder) = builder {
-                let (sender, told) = oneshot::channel();
+                let (sender, reported) = oneshot::channel();
                 stop = Some(sender);
                 // A sender that is dropped is no shutdown.
                 let shutdown = async move {
-                    if told.await.is_err() {
+                    if reported.await.is_err() {
                         std::future::pending::<()>().await;
                     }
                 };

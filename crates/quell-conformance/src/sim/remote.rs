@@ -78,7 +78,7 @@ impl Store for Remote {
         Box::pin(stream::unfold((hints, world, clock), async |(mut hints, world, clock)| {
             loop {
                 let hint = hints.next().await?;
-                if let Some(delay) = world.hears(clock.name()) {
+                if let Some(delay) = world.receives(clock.name()) {
                     clock.sleep(delay).await;
                     return Some((hint, (hints, world, clock)));
                 }

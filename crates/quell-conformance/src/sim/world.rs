@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Whether a wake-up gets lost, and how long it takes.
-    pub(super) fn hears(&self, who: &str) -> Option<Duration> {
+    pub(super) fn receives(&self, who: &str) -> Option<Duration> {
         let mut state = self.locked();
         let deaf = state.network.deaf;
         let lost = deaf > 0 && state.rng.u16(..1_000) < deaf;

@@ -23,20 +23,20 @@ async fn crash(rig: &mut Rig, second: u64) -> (ClaimedJob, SettledAs) {
 /// the row, whatever its outcome is.
 pub async fn r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports(mut rig: Rig) {
     let id = rig.trigger(plain("1")).await.job().expect("a job");
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     let ends = [Outcome::Released, fails(secs(1), false), Outcome::Snoozed { delay: secs(1) }];
     for (round, end) in ends.into_iter().enumerate() {
         let begin = round as u64 * 10_000;
         for lapse in 0..2 {
-            told.push(crash(&mut rig, begin + lapse * 2_000).await.0.lapses);
+            shown.push(crash(&mut rig, begin + lapse * 2_000).await.0.lapses);
         }
-        assert_eq!(rig.job(id).await.lapses, told.last().copied().unwrap_or_default() + 1);
+        assert_eq!(rig.job(id).await.lapses, shown.last().copied().unwrap_or_default() + 1);
         let job = rig.at(begin + 4_000).claim_one().await;
-        told.push(job.lapses);
+        shown.push(job.lapses);
         rig.settle(lease(&job), end).await;
     }
     // A job that is released was perhaps never begun: it proves nothing.
-    assert_eq!(told, [0, 1, 2, 2, 3, 4, 0, 1, 2]);
+    assert_eq!(shown, [0, 1, 2, 2, 3, 4, 0, 1, 2]);
     let job = rig.at(90_000).claim_one().await;
     assert_eq!((job.lapses, job.attempt), (0, 2), "an expired lease spends no attempt");
 }
@@ -203,11 +203,11 @@ pub async fn r25_the_first_and_the_last_attempts_are_kept(mut rig: Rig) {
         second += 40;
     }
     let target = ExplainTarget::Job(id);
-    let told = rig.explain(&target).await.expect("is known");
-    let tokens: Vec<u64> = told.attempts.iter().map(|one| one.token.starts()).collect();
+    let shown = rig.explain(&target).await.expect("is known");
+    let tokens: Vec<u64> = shown.attempts.iter().map(|one| one.token.starts()).collect();
     let expected: Vec<u64> = (1..=5).chain(13..=57).collect();
-    assert_eq!((tokens, told.dropped_attempts()), (expected, 7));
-    let text = told.to_string();
+    assert_eq!((tokens, shown.dropped_attempts()), (expected, 7));
+    let text = shown.to_string();
     assert!(
         text.contains("...        7 attempts more, which are not kept\n  attempt 13"),
         "{text}"

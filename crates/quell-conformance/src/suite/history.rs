@@ -257,7 +257,7 @@ pub async fn two_ends_in_one_call_are_told_in_their_order(mut rig: Rig, recorder
         .map(|run| Settlement { lease: lease(run), outcome: fails(secs(7), false) })
         .collect();
     rig.store.settle(Some(rig.now()), ends).await.expect("settles");
-    let told: Vec<(bool, JobId)> = recorder
+    let reported: Vec<(bool, JobId)> = recorder
         .take()
         .iter()
         .filter_map(|event| match event {
@@ -267,5 +267,5 @@ pub async fn two_ends_in_one_call_are_told_in_their_order(mut rig: Rig, recorder
         })
         .collect();
     let expected = runs.iter().flat_map(|run| [(true, run.id), (false, run.id)]);
-    assert_eq!(told, expected.collect::<Vec<_>>());
+    assert_eq!(reported, expected.collect::<Vec<_>>());
 }

@@ -50,8 +50,8 @@ pub async fn r19_later_triggers_get_the_first_ones_job_and_output(rig: Rig) {
     let run = rig.claim_one().await;
     assert_eq!(rig.trigger(trigger()).await, existing(job, JobState::Running, None));
     rig.settle(lease(&run), returns(r#"{"n": 7}"#)).await;
-    let told = existing(job, JobState::Succeeded, Some(r#"{"n": 7}"#));
-    assert_eq!(rig.trigger(trigger()).await, told);
+    let reported = existing(job, JobState::Succeeded, Some(r#"{"n": 7}"#));
+    assert_eq!(rig.trigger(trigger()).await, reported);
     assert_eq!(rig.jobs().await.len(), 1);
     let other_task = NewTrigger { task: task("u"), ..trigger() };
     assert_eq!(rig.trigger(other_task).await.outcome(), "accepted", "keys are their task's own");
@@ -168,9 +168,9 @@ pub async fn r19_a_key_is_kept_for_its_retention(mut rig: Rig) {
     let job = rig.trigger(trigger()).await.job().expect("a job");
     let run = rig.claim_one().await;
     rig.settle(lease(&run), returns("7")).await;
-    let told = existing(job, JobState::Succeeded, Some("7"));
+    let reported = existing(job, JobState::Succeeded, Some("7"));
     rig.at_time(Rig::START + secs(100).saturating_sub(Duration::from_micros(1)));
-    assert_eq!(rig.trigger(trigger()).await, told);
+    assert_eq!(rig.trigger(trigger()).await, reported);
     rig.at(100);
     assert_eq!(rig.trigger(with_key("i", plain("2"))).await.outcome(), "accepted");
 }
@@ -200,8 +200,8 @@ pub async fn r19_every_end_is_told(rig: Rig) {
     assert_eq!(rig.trigger(trigger()).await, existing(dead, JobState::Scheduled, None));
     let cancelled = rig.trigger(with_key("off", plain("1"))).await.job().expect("a job");
     rig.cancel(cancelled).await.expect("cancels");
-    let told = rig.trigger(with_key("off", plain("1"))).await;
-    assert_eq!(told, existing(cancelled, JobState::Cancelled, None));
+    let reported = rig.trigger(with_key("off", plain("1"))).await;
+    assert_eq!(reported, existing(cancelled, JobState::Cancelled, None));
 }
 
 /// A key that was free while its job was dead is not taken again when the job is redriven.
@@ -238,11 +238,11 @@ pub async fn r19_a_key_follows_its_job_to_the_successor(mut rig: Rig) {
     );
     let run = rig.at(22).claim_one().await;
     rig.settle(lease(&run), returns("\"both\"")).await;
-    let told = existing(successor, JobState::Succeeded, Some("\"both\""));
-    assert_eq!(rig.trigger(trigger()).await, told);
+    let reported = existing(successor, JobState::Succeeded, Some("\"both\""));
+    assert_eq!(rig.trigger(trigger()).await, reported);
     assert_eq!(rig.result(first).await.and_then(|r| r.output), Some(json("\"both\"")));
     assert_eq!(rig.prune(30, &NOTHING, 99).await, 2);
-    assert_eq!(rig.at(30).trigger(trigger()).await, told);
+    assert_eq!(rig.at(30).trigger(trigger()).await, reported);
 }
 
 /// Every trigger of a window has its own key; all of them receive what the window's run returned.
@@ -260,8 +260,8 @@ pub async fn r19_a_window_answers_for_each_of_its_keys(mut rig: Rig) {
     let run = rig.at(13).claim_one().await;
     rig.settle(lease(&run), returns("3")).await;
     for (k, n) in [("i", r#"{"a":1}"#), ("j", r#"{"b":2}"#)] {
-        let told = existing(job, JobState::Succeeded, Some("3"));
-        assert_eq!(rig.trigger(joins(k, n)).await, told);
+        let reported = existing(job, JobState::Succeeded, Some("3"));
+        assert_eq!(rig.trigger(joins(k, n)).await, reported);
     }
 }
 
@@ -275,10 +275,10 @@ pub async fn r13_r19_a_suppressed_triggers_key_names_the_leader(mut rig: Rig) {
     rig.settle(lease(&run), returns("1")).await;
     let late = rig.at(3).trigger(trigger("j")).await;
     assert_eq!((late.outcome(), late.job()), ("debounced", Some(lead)));
-    let told = existing(lead, JobState::Succeeded, Some("1"));
-    assert_eq!(rig.trigger(trigger("j")).await, told);
+    let reported = existing(lead, JobState::Succeeded, Some("1"));
+    assert_eq!(rig.trigger(trigger("j")).await, reported);
     assert_eq!(rig.prune(4, &NOTHING, 99).await, 1);
-    assert_eq!(rig.at(4).trigger(trigger("j")).await, told);
+    assert_eq!(rig.at(4).trigger(trigger("j")).await, reported);
 }
 
 /// Idempotency first, then dedup, then debounce; a duplicate takes no idempotency key.
@@ -325,10 +325,10 @@ pub async fn r37_an_output_outlives_its_jobs_row(mut rig: Rig) {
     rig.settle(lease(&run), fails(secs(1), true)).await;
     assert_eq!(rig.prune(50, &NOTHING, 99).await, 2);
     assert_eq!(rig.jobs().await.len(), 0);
-    let told = existing(job, JobState::Succeeded, Some(r#"{"n":1}"#));
-    assert_eq!(rig.at(99).trigger(trigger()).await, told);
-    let told = existing(dead, JobState::Dead, None);
-    assert_eq!(rig.trigger(with_key("dead", plain("1"))).await, told);
+    let reported = existing(job, JobState::Succeeded, Some(r#"{"n":1}"#));
+    assert_eq!(rig.at(99).trigger(trigger()).await, reported);
+    let reported = existing(dead, JobState::Dead, None);
+    assert_eq!(rig.trigger(with_key("dead", plain("1"))).await, reported);
     assert!(rig.try_batch(Batch::one(with_key("i", plain("2")))).await.is_err(), "a conflict");
     let result = rig.result(job).await.expect("a result");
     assert_eq!((result.state, result.output), (JobState::Succeeded, Some(json(r#"{"n":1}"#))));
@@ -360,8 +360,8 @@ pub async fn r19_r21_only_the_end_that_counts_leaves_its_output(mut rig: Rig) {
     let one = |output| quell_core::Settlement { lease: lease(&run), outcome: returns(output) };
     let twice = vec![one("\"first\""), one("\"second\"")];
     rig.store.settle(Some(rig.now()), twice).await.expect("settles");
-    let told = existing(job, JobState::Succeeded, Some("\"first\""));
-    assert_eq!(rig.trigger(trigger()).await, told);
+    let reported = existing(job, JobState::Succeeded, Some("\"first\""));
+    assert_eq!(rig.trigger(trigger()).await, reported);
 }
 
 /// A derived key makes equal payloads of one time window one trigger.
@@ -395,7 +395,7 @@ pub async fn r02_r19_a_call_that_was_cut_off_burns_no_key(mut rig: Rig) {
         let run = rig.claim_one().await;
         assert_eq!(run.id, job, "cut after {polls} polls");
         rig.settle(lease(&run), returns("1")).await;
-        let told = existing(job, JobState::Succeeded, Some("1"));
-        assert_eq!(rig.trigger(with_key(&k, plain("1"))).await, told);
+        let reported = existing(job, JobState::Succeeded, Some("1"));
+        assert_eq!(rig.trigger(with_key(&k, plain("1"))).await, reported);
     }
 }

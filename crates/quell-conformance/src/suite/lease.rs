@@ -196,8 +196,8 @@ pub async fn r21_a_cancelled_attempt_has_lost_its_lease(mut rig: Rig) {
     assert!(rig.at(100).reap().await.is_empty());
     assert_eq!(rig.job(job.id).await.state, JobState::Cancelled);
     let attempts = rig.store.attempts(job.id).await.expect("reads");
-    let told: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
-    assert_eq!(told, [(Some(AttemptOutcome::Cancelled), Some("no longer wanted"))]);
+    let reported: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
+    assert_eq!(reported, [(Some(AttemptOutcome::Cancelled), Some("no longer wanted"))]);
     assert_eq!(Some(rig.claim_one().await.id), window);
 }
 
@@ -280,8 +280,8 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
     assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
     assert_eq!(rig.settle(lease(&job), Outcome::succeeded()).await, SettledAs::Refused);
     let target = ExplainTarget::Job(job.id);
-    let told = rig.store.explain(&target).await.expect("explains").expect("is known");
-    assert_eq!(told.attempts.len(), 1);
+    let reported = rig.store.explain(&target).await.expect("explains").expect("is known");
+    assert_eq!(reported.attempts.len(), 1);
 }
 
 /// A claim returns when the first of all leases ends, its own among them.
@@ -314,8 +314,8 @@ pub async fn r25_an_attempt_is_on_record_as_it_ended(mut rig: Rig) {
         rig.settle(lease(&run), outcome.clone()).await;
     }
     let attempts = rig.store.attempts(job).await.expect("reads");
-    let told: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
-    assert_eq!(told, ends.each_ref().map(|(_, outcome, error)| (Some(*outcome), *error)));
+    let reported: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
+    assert_eq!(reported, ends.each_ref().map(|(_, outcome, error)| (Some(*outcome), *error)));
 }
 
 /// Attempts that overlapped fail in one call: the first waits for the second, which frees it.

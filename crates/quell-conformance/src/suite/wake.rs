@@ -13,7 +13,7 @@ use super::limits::{per_partition, within};
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, queue, secs, task};
 
 /// The hints that have come so far: the earliest due time among those for the queue of the tests.
-fn heard(wakeups: &mut Wakeups) -> Option<Timestamp> {
+fn received(wakeups: &mut Wakeups) -> Option<Timestamp> {
     let mut earliest = None;
     while let Some(Some(hint)) = wakeups.next().now_or_never() {
         if hint.queue.is_none_or(|hinted| hinted == queue()) {
@@ -25,7 +25,7 @@ fn heard(wakeups: &mut Wakeups) -> Option<Timestamp> {
 
 /// Fails unless a hint has come that is no later than this second.
 async fn expect_hint(rig: &Rig, wakeups: &mut Wakeups, second: u64, after: &str) {
-    let due = heard(wakeups);
+    let due = received(wakeups);
     let in_time = due.is_some_and(|due| due <= Rig::START + secs(second));
     assert!(in_time, "no hint for second {second} after {after}: {due:?}\n{}", rig.dump().await);
 }
@@ -45,7 +45,7 @@ pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, 1, "a flush").await;
     rig.trigger(capped()).await;
     rig.trigger(capped()).await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.at(2).trigger(capped()).await;
     expect_hint(&rig, &mut wakeups, 2, "a join that reached max_triggers").await;
 }
@@ -65,16 +65,16 @@ pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
     let mut wakeups = rig.store.wakeups();
     for (after, outcome) in ends {
         let job = rig.claim_one().await;
-        heard(&mut wakeups);
+        received(&mut wakeups);
         rig.settle(lease(&job), outcome).await;
         expect_hint(&rig, &mut wakeups, 0, after).await;
     }
     let job = rig.claim_one().await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.cancel(job.id).await.expect("cancels");
     expect_hint(&rig, &mut wakeups, 0, "a cancelled attempt").await;
     rig.claim_one().await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.at(30).reap().await;
     expect_hint(&rig, &mut wakeups, 0, "an expiry").await;
 }
@@ -91,19 +91,19 @@ pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
     let mut second = 0;
     for (after, outcome, wait) in ends {
         let job = rig.at(second).claim_one().await;
-        heard(&mut wakeups);
+        received(&mut wakeups);
         rig.settle(lease(&job), outcome).await;
         second += wait;
         expect_hint(&rig, &mut wakeups, second, after).await;
     }
     let job = rig.at(second).claim_one().await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.at(second + 30).reap().await;
     expect_hint(&rig, &mut wakeups, second + 30, "an expiry").await;
     let dead = rig.claim_one().await;
     assert_eq!(dead.id, job.id);
     rig.settle(lease(&dead), fails(secs(1), true)).await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.redrive(dead.id).await.expect("redrives");
     expect_hint(&rig, &mut wakeups, second + 30, "a redrive").await;
 }
@@ -118,7 +118,7 @@ pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
         let job = rig.at(begin + 10).claim_one().await;
         rig.trigger(keyed(how)).await;
         rig.at(begin + 20);
-        heard(&mut wakeups);
+        received(&mut wakeups);
         assert_eq!(rig.next_due().await.due, None, "the window waits for the attempt");
         match how {
             "success" => rig.succeed(&job).await,
@@ -188,13 +188,13 @@ pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
     rig.trigger(within("a", "2")).await;
     let mut wakeups = rig.store.wakeups();
     let job = rig.claim_one().await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.succeed(&job).await;
     expect_hint(&rig, &mut wakeups, 0, "a success").await;
     rig.claim_one().await;
     rig.trigger(NewTrigger { partition: Some(key("a")), ..keyed("k") }).await;
     rig.at(60).flush("k").await;
-    heard(&mut wakeups);
+    received(&mut wakeups);
     rig.trigger(NewTrigger { partition: Some(key("b")), ..keyed("k") }).await;
     expect_hint(&rig, &mut wakeups, 60, "a window that left a full partition").await;
 }
@@ -278,8 +278,8 @@ pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
 }
 
 fn not_told(waiting: &mut [EndNotification], after: &str) {
-    let told = waiting.iter_mut().filter_map(|ended| ended.now_or_never()).count();
-    assert_eq!(told, 0, "{after} was notified as the end");
+    let reported = waiting.iter_mut().filter_map(|ended| ended.now_or_never()).count();
+    assert_eq!(reported, 0, "{after} was notified as the end");
 }
 
 /// A caller that waits for a job that a newer window absorbs is notified, and can wait for that window.

@@ -93,7 +93,7 @@ fn checker_finds_starts_of_a_paused_task_and_in_a_deleted_queue() {
         Event::TaskChanged { t, task: task("t"), settings: paused },
         Event::QueueDeleted { t, queue: queue() },
     ] {
-        let told: Vec<Event> = std::iter::once(closing.clone()).chain(events.clone()).collect();
-        assert!(judged(&told, &QueueSettings::default()).broke("P24"), "{closing:?}");
+        let reported: Vec<Event> = std::iter::once(closing.clone()).chain(events.clone()).collect();
+        assert!(judged(&reported, &QueueSettings::default()).broke("P24"), "{closing:?}");
     }
 }

@@ -213,13 +213,14 @@ async fn r05_r18_batches_without_a_key_of_the_same_call_go_to_the_table() {
     let batches =
         vec![Batch::one(plain("1")), Batch::one(unique("d", "2")), Batch::one(plain("3"))];
     let answers = client.rig.store.enqueue(Some(Rig::START), batches.clone()).await.unwrap();
-    let told: Vec<&str> = answers.iter().map(|one| one.as_ref().unwrap()[0].outcome()).collect();
-    assert_eq!(told, ["accepted", "pending", "accepted"]);
+    let reported: Vec<&str> =
+        answers.iter().map(|one| one.as_ref().unwrap()[0].outcome()).collect();
+    assert_eq!(reported, ["accepted", "pending", "accepted"]);
     // A table that is away fails its own batches alone.
     scene.table.refuses.store(1, Ordering::SeqCst);
     let answers = client.rig.store.enqueue(Some(Rig::START), batches).await.unwrap();
-    let told: Vec<bool> = answers.iter().map(Result::is_ok).collect();
-    assert_eq!(told, [false, true, false]);
+    let reported: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(reported, [false, true, false]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -121,8 +121,12 @@ async fn r01_r34_a_timer_that_is_new_to_a_store_is_told_what_all_partitions_have
     let store = scene.timed(scene.table.clone()).await;
     store.announce().await.unwrap();
     let at = |second| Rig::START + secs(second);
-    let told: std::collections::BTreeSet<_> = scene.timer.waiting().into_iter().collect();
-    assert_eq!(told, [at(0), at(10), at(30)].into(), "backlogs, windows, and leases that expire");
+    let reported: std::collections::BTreeSet<_> = scene.timer.waiting().into_iter().collect();
+    assert_eq!(
+        reported,
+        [at(0), at(10), at(30)].into(),
+        "backlogs, windows, and leases that expire"
+    );
     let rig = rig(store);
     let mut worker = Worker { wakeups: rig.store.wakeups(), rig };
     let mut ran = 0;

@@ -252,7 +252,7 @@ impl PostgresBackend {
                 news.wake(&job.queue, job.window.due_at);
             }
             for (receipt, batch) in
-                told(&job, burst.batches.len(), before.is_none()).zip(&burst.batches)
+                receipts_of(&job, burst.batches.len(), before.is_none()).zip(&burst.batches)
             {
                 if let Some(place) = receipts.get_mut(*batch) {
                     *place = Some(receipt);
@@ -270,7 +270,7 @@ impl PostgresBackend {
 }
 
 /// The receipts of the last `count` triggers of a window; the first of them may have opened it.
-fn told(job: &Job, count: usize, is_new: bool) -> impl Iterator<Item = Receipt> {
+fn receipts_of(job: &Job, count: usize, is_new: bool) -> impl Iterator<Item = Receipt> {
     let (job, due, newest) = (job.id, job.window.due_at, job.window.triggers);
     let earlier = u64::try_from(count).map_or(0, |count| newest.saturating_sub(count));
     (earlier + 1..=newest).map(move |seq| {

@@ -93,20 +93,20 @@ pub(crate) struct Trail {
     /// The newest claim that was taken note of.
     noted: u64,
     /// The notifications that no claim came after: the number of the last, and the earliest due time.
-    told: Option<(u64, Timestamp)>,
+    reported: Option<(u64, Timestamp)>,
 }
 
 impl Trail {
     /// The first claim begins at the head.
     fn new() -> Self {
         let (places, lapse, head_at) = (BTreeMap::new(), Timestamp::MIN, Instant::now());
-        Trail { places, lapse, head_at, steps: 0, noted: 0, told: None }
+        Trail { places, lapse, head_at, steps: 0, noted: 0, reported: None }
     }
 
     fn note_due(&mut self, due: Timestamp) {
         self.steps += 1;
-        let earliest = self.told.map_or(due, |(_, told)| told.min(due));
-        self.told = Some((self.steps, earliest));
+        let earliest = self.reported.map_or(due, |(_, reported)| reported.min(due));
+        self.reported = Some((self.steps, earliest));
         self.places.values_mut().for_each(|place| *place = (*place).min((due, 0)));
     }
 }
@@ -221,7 +221,7 @@ impl Trails {
             if is_newest {
                 trail.noted = from.step;
                 // The claim has seen everything that was notified before it began.
-                trail.told = trail.told.filter(|(step, _)| *step > from.step);
+                trail.reported = trail.reported.filter(|(step, _)| *step > from.step);
             }
             if from.head_at.is_none() {
                 trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(self.longest);
@@ -229,14 +229,15 @@ impl Trails {
             }
             let lapse = lapse.unwrap_or(trail.lapse);
             trail.lapse = if is_newest { lapse } else { lapse.min(trail.lapse) };
-            let told = trail.told.map(|(_, due)| (due, 0));
+            let reported = trail.reported.map(|(_, due)| (due, 0));
             for Reached { strand, last, left } in reached {
                 let place = trail.places.get(strand).copied();
                 let last = last.map(|last| last.min((committed, 0)));
                 // Where none was taken, or a later claim has taken note already, it only goes back.
                 let to =
                     if is_newest { last.or(place) } else { last.into_iter().chain(place).min() };
-                let to = to.map(|to| [*left, told].into_iter().flatten().fold(to, std::cmp::min));
+                let to =
+                    to.map(|to| [*left, reported].into_iter().flatten().fold(to, std::cmp::min));
                 trail.places.extend(to.map(|to| (*strand, to)));
             }
         });

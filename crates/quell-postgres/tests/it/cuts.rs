@@ -187,7 +187,7 @@ impl Ground {
 
     /// Makes the call, which is cut off; returns the outcome that its caller received. None where it was
     /// too slow for a pooler's deadline before anything was cut.
-    async fn round(&mut self, case: &Case, cut: Cut, known: (&str, &str)) -> Option<Told> {
+    async fn round(&mut self, case: &Case, cut: Cut, known: (&str, &str)) -> Option<Reported> {
         let (name, (before, after)) = (case.name, known);
         self.begin(case).await;
         self.connect(case).await;
@@ -199,24 +199,27 @@ impl Ground {
         let rows = self.rows().await;
         let happened = rows == after;
         assert!(happened || rows == before, "{name}, {cut:?}: half done: {answer:?}\n{rows}");
-        let told = match answer.map_err(|error| error.kind()) {
-            Ok(()) => Told::Done,
-            Err(ErrorKind::Unavailable) => Told::Failed,
-            Err(ErrorKind::UnknownOutcome) => Told::Unknown,
+        let reported = match answer.map_err(|error| error.kind()) {
+            Ok(()) => Reported::Done,
+            Err(ErrorKind::Unavailable) => Reported::Failed,
+            Err(ErrorKind::UnknownOutcome) => Reported::Unknown,
             Err(other) => panic!("{name}, {cut:?}: {other:?}"),
         };
-        if self.pooler.is_some() && !was_cut && told != Told::Done {
+        if self.pooler.is_some() && !was_cut && reported != Reported::Done {
             return None;
         }
-        assert!(was_cut || told == Told::Done, "{name}, {cut:?}: failed by itself");
-        assert!(told != Told::Done || happened, "{name}, {cut:?}: said to be done");
-        assert!(told != Told::Failed || !happened || before == after, "{name}, {cut:?}: was done");
-        self.is_closed = told != Told::Done && !self.rounds.is_multiple_of(GOES_ON);
+        assert!(was_cut || reported == Reported::Done, "{name}, {cut:?}: failed by itself");
+        assert!(reported != Reported::Done || happened, "{name}, {cut:?}: said to be done");
+        assert!(
+            reported != Reported::Failed || !happened || before == after,
+            "{name}, {cut:?}: was done"
+        );
+        self.is_closed = reported != Reported::Done && !self.rounds.is_multiple_of(GOES_ON);
         if !self.is_closed {
             self.goes_on(case, cut, (happened, after)).await;
         }
         self.rounds += 1;
-        Some(told)
+        Some(reported)
     }
 
     /// The store is not opened again: it does what was not done, or at least reads.
@@ -254,7 +257,7 @@ impl Ground {
 
 /// What a caller learned of a call that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum Reported {
     Done,
     Failed,
     Unknown,
@@ -273,17 +276,17 @@ fn through(proxy: &Proxy, scene: &Scene, pooler: Option<&PgBouncer>) -> String {
 
 /// Times are the only numbers of 16 digits; they are counted from `base`.
 fn since(rows: &str, base: Timestamp) -> String {
-    let mut told = String::new();
+    let mut reported = String::new();
     for word in rows.split_inclusive(|c: char| !c.is_ascii_digit()) {
         let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
         match digits.parse::<i64>() {
             Ok(time) if digits.len() == 16 => {
-                told.push_str(&format!("t{}{}", time - base.as_micros(), &word[16..]));
+                reported.push_str(&format!("t{}{}", time - base.as_micros(), &word[16..]));
             }
-            _ => told.push_str(word),
+            _ => reported.push_str(word),
         }
     }
-    told
+    reported
 }
 
 /// The cuts of a call that this run makes; another part of them for each case.
@@ -302,16 +305,21 @@ async fn cut_all(of_share: Vec<Case>) -> (usize, String) {
         // The first time, names get their numbers.
         ground.whole(&case).await;
         let (before, after, replies) = ground.whole(&case).await;
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for cut in some_of(cuts_of(&replies), number) {
             let answer = ground.round(&case, cut, (&before, &after)).await.unwrap();
-            *told.entry(answer).or_insert(0) += 1;
+            *reported.entry(answer).or_insert(0) += 1;
         }
-        summary.push_str(&format!("{}: {} bytes, {told:?}\n", case.name, replies.len()));
+        summary.push_str(&format!("{}: {} bytes, {reported:?}\n", case.name, replies.len()));
         let changes = before != after;
         assert_eq!(changes, case.writes, "{}: it is to change rows, or not to", case.name);
         // Only what may have happened is unknown.
-        assert_eq!(told.contains_key(&Told::Unknown), changes, "{}: {told:?}", case.name);
+        assert_eq!(
+            reported.contains_key(&Reported::Unknown),
+            changes,
+            "{}: {reported:?}",
+            case.name
+        );
     }
     (ground.rounds, summary)
 }
@@ -342,7 +350,7 @@ fn r01_r39_a_connection_cut_at_any_byte_of_the_replies_leaves_no_call_half_done(
 /// Cuts the connections of a pooler to its server at every message that comes through.
 async fn cut_pooler(pooling: Pooling) {
     let mut ground = Ground::new(Some(pooling)).await;
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     // What a stranger does there, others do as well.
     for (number, case) in table().into_iter().filter(|case| !case.stranger).enumerate() {
         ground.whole(&case).await;
@@ -358,13 +366,20 @@ async fn cut_pooler(pooling: Pooling) {
                     break answer;
                 }
             };
-            *told.entry(answer).or_insert(0) += 1;
-            assert!(changes || answer != Told::Unknown, "{}, {cut:?}: it only reads", case.name);
+            *reported.entry(answer).or_insert(0) += 1;
+            assert!(
+                changes || answer != Reported::Unknown,
+                "{}, {cut:?}: it only reads",
+                case.name
+            );
         }
     }
-    eprintln!("{pooling:?}: {} of {} rounds cut, {told:?}", ground.cuts, ground.rounds);
+    eprintln!("{pooling:?}: {} of {} rounds cut, {reported:?}", ground.cuts, ground.rounds);
     assert!(ground.cuts * 10 > ground.rounds * 8, "most of the cuts meet the call");
-    assert!(told.contains_key(&Told::Failed) && told.contains_key(&Told::Unknown), "{told:?}");
+    assert!(
+        reported.contains_key(&Reported::Failed) && reported.contains_key(&Reported::Unknown),
+        "{reported:?}"
+    );
 }
 
 #[tokio::test]

@@ -11,18 +11,18 @@ use crate::scene::Scene;
 
 /// Receives notifications until one of work in the queue `last` comes, and returns the words of those
 /// that begin with `wait` or `ended`, without their origins.
-async fn told_of_ends(listener: &mut PgListener) -> Vec<Vec<String>> {
-    let mut told = Vec::new();
+async fn ends_received(listener: &mut PgListener) -> Vec<Vec<String>> {
+    let mut reported = Vec::new();
     loop {
-        let heard = tokio::time::timeout(Duration::from_secs(20), listener.recv()).await;
-        let hint = heard.expect("the last hint comes").unwrap();
+        let received = tokio::time::timeout(Duration::from_secs(20), listener.recv()).await;
+        let hint = received.expect("the last hint comes").unwrap();
         let mut words: Vec<String> = hint.payload().split(' ').map(str::to_owned).collect();
         if words.last().is_some_and(|queue| queue == "last") {
-            return told;
+            return reported;
         }
         if ["wait", "ended"].contains(&words[0].as_str()) {
             words.remove(1);
-            told.push(words);
+            reported.push(words);
         }
     }
 }
@@ -51,16 +51,16 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
     let brief = waits.ended(jobs[0]);
     drop(brief);
     // Notifications reach all processes in one order: once the last is received there, so are those before.
-    let mut heard = rig.store.wakeups();
+    let mut received = rig.store.wakeups();
     tokio::time::timeout(Duration::from_secs(20), async {
         while !begun.recv().await.unwrap().payload().starts_with("wait") {}
         last();
-        while heard.next().await.unwrap().queue.is_none_or(|queue| queue.as_str() != "last") {}
+        while received.next().await.unwrap().queue.is_none_or(|queue| queue.as_str() != "last") {}
     })
     .await
     .expect("the other process knows of the wait");
-    let told = told_of_ends(&mut listener).await;
-    assert_eq!(told, [["wait", &first.to_string(), &second.to_string()]]);
+    let reported = ends_received(&mut listener).await;
+    assert_eq!(reported, [["wait", &first.to_string(), &second.to_string()]]);
     let (mut runs, last_run): (Vec<_>, Vec<_>) =
         rig.claim().await.into_iter().partition(|run| run.id != second);
     runs.extend(last_run);
@@ -71,8 +71,8 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
         tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is notified");
     }
     last();
-    let told = told_of_ends(&mut listener).await;
-    assert!(told.iter().all(|words| words[0] == "ended"), "{told:?}");
-    let jobs: Vec<&String> = told.iter().flat_map(|words| &words[1..]).collect();
-    assert_eq!(jobs, [&first.to_string(), &second.to_string()], "{told:?}");
+    let reported = ends_received(&mut listener).await;
+    assert!(reported.iter().all(|words| words[0] == "ended"), "{reported:?}");
+    let jobs: Vec<&String> = reported.iter().flat_map(|words| &words[1..]).collect();
+    assert_eq!(jobs, [&first.to_string(), &second.to_string()], "{reported:?}");
 }

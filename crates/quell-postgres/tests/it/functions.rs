@@ -99,21 +99,24 @@ async fn r05_many_are_taken_together_or_refused_by_index() {
     assert!(jobs[1].shape.overlap);
     // R17: the batch's own key.
     assert_eq!(made(&scene, &rig, many).await.len(), 2);
-    for (bad, told) in [
+    for (bad, reported) in [
         (r#"[{"task": "t"}, {"task": ""}]"#, "triggers[1]: task name has 0 bytes"),
         (r#"[{"task": "t", "kee": "k"}]"#, "triggers[0]: kee is not known"),
         (r#"[{"task": "t", "min": "soon"}]"#, "triggers[0]: invalid input syntax"),
         (r#"[1]"#, "triggers[0]: it is not an object"),
         (r#"{"task": "t"}"#, "triggers is not an array"),
     ] {
-        refused(&scene.psql(&format!("select quell.trigger_many('{bad}')")), told);
+        refused(&scene.psql(&format!("select quell.trigger_many('{bad}')")), reported);
     }
     assert_eq!(jobs.len(), 2);
 }
 
-fn refused(output: &Output, told: &str) {
+fn refused(output: &Output, reported: &str) {
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains(told), "{told:?} is not in {error:?}");
+    assert!(
+        !output.status.success() && error.contains(reported),
+        "{reported:?} is not in {error:?}"
+    );
 }
 
 #[tokio::test]
@@ -172,9 +175,9 @@ async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
         ("'t', dedup => 'd', dedup_ttl => '0 s'", "dedup_ttl is 00:00:00"),
         ("'t', dedup => 'd', dedup_until => 'soon'", "dedup_until is 'soon'"),
     ];
-    for (arguments, told) in table {
+    for (arguments, reported) in table {
         let call = format!("select quell.trigger({arguments})");
-        refused(&scene.psql_verbose(&call), told);
+        refused(&scene.psql_verbose(&call), reported);
     }
     assert_eq!(scene.sql("select count(*) from quell.inbox"), "0");
     assert_eq!(jobs(&*store).await, 0);
@@ -231,11 +234,11 @@ async fn r04_python_triggers_inside_its_own_transactions() {
         "queue name 'no queue' does not do: use letters, digits and _ - . : /"
     );
     let jobs = made(&scene, &rig, "select 1").await;
-    let told: Vec<(u64, &str)> =
+    let reported: Vec<(u64, &str)> =
         jobs.iter().map(|job| (job.window.triggers, job.payload.as_str())).collect();
     let expected =
         [(2, r#"{"to": "b"}"#), (1, r#"{"to": "\u00fc"}"#), (1, "0"), (1, "1"), (1, "2")];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn r39_a_failover_to_another_host_of_the_url_only_delays() {
     assert_eq!(jobs(&store).await, 3);
     // Notifications go on at the new primary, too.
     let mut wakeups = other.wakeups();
-    let heard = async {
+    let received = async {
         loop {
             // The other process may be about to listen again.
             take(&store, plain("4")).await.unwrap();
@@ -89,7 +89,7 @@ async fn r39_a_failover_to_another_host_of_the_url_only_delays() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("others are woken");
+    tokio::time::timeout(Duration::from_secs(30), received).await.expect("others are woken");
     assert!(!other.claim(None, &Rig::claim_of(9)).await.unwrap().jobs.is_empty());
 }
 

@@ -340,9 +340,9 @@ async fn r11_an_end_is_on_record_at_its_own_time_though_another_was_tried_again(
     assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
     let job = rig.store.job(held.job).await.unwrap().unwrap();
     let events = recorded.events();
-    let told = events.into_iter().find_map(|event| match event {
+    let reported = events.into_iter().find_map(|event| match event {
         Event::Settle { t, job, .. } => (job == held.job).then_some(t),
         _ => None,
     });
-    assert_eq!(told, job.ended_at, "what it held back may have started since");
+    assert_eq!(reported, job.ended_at, "what it held back may have started since");
 }

@@ -276,13 +276,13 @@ async fn r04_a_trigger_in_a_transaction_is_one_row_and_reads_nothing_that_grows(
         let mut tx = db.begin().await.unwrap();
         let location = store.location().unwrap();
         trigger_in(&mut tx, location, &Batch::one(plain("1"))).await.unwrap();
-        let mut told = async |what: &str| -> String {
+        let mut reported = async |what: &str| -> String {
             let text = what.replace("SCHEMA", scene.schema());
             sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(&mut *tx).await.unwrap()
         };
         let called = "select string_agg(funcname || ' ' || calls, ', ' order by funcname)
                         from pg_stat_xact_user_functions where schemaname = 'SCHEMA'";
-        assert_eq!(told(called).await, functions);
+        assert_eq!(reported(called).await, functions);
         let touched = "select string_agg(format('%s: %s rows written, %s scans', relname,
                               n_tup_ins + n_tup_upd + n_tup_del,
                               coalesce(seq_scan, 0) + coalesce(idx_scan, 0)),
@@ -292,7 +292,7 @@ async fn r04_a_trigger_in_a_transaction_is_one_row_and_reads_nothing_that_grows(
                           and n_tup_ins + n_tup_upd + n_tup_del + coalesce(seq_scan, 0)
                               + coalesce(idx_scan, 0) > 0";
         let expected = "inbox: 1 rows written, 0 scans; meta: 0 rows written, 2 scans";
-        assert_eq!(told(touched).await, expected, "notifies: {enabled}");
+        assert_eq!(reported(touched).await, expected, "notifies: {enabled}");
         tx.commit().await.unwrap();
     }
 }

@@ -100,11 +100,11 @@ async fn r37_a_part_whose_jobs_have_expired_leaves_as_a_whole_with_what_hangs_on
     let of_the_dead = "select count(*), count(e.id) from quell.attempt a
                          left join quell.ended e on e.id = a.job_id";
     assert_eq!(scene.sql(of_the_dead), "1|1", "attempts of jobs that are gone are gone");
-    let told = store.enqueue(None, vec![Batch::one(paid)]).await.unwrap().remove(0).unwrap();
+    let reported = store.enqueue(None, vec![Batch::one(paid)]).await.unwrap().remove(0).unwrap();
     assert!(
-        matches!(&told[0], Receipt::Existing { state: JobState::Succeeded, output: Some(output), .. }
+        matches!(&reported[0], Receipt::Existing { state: JobState::Succeeded, output: Some(output), .. }
                  if output.as_str() == "7"),
-        "{told:?}"
+        "{reported:?}"
     );
 }
 
@@ -156,10 +156,14 @@ async fn r19_r37_a_part_that_another_process_emptied_is_begun_anew() {
     scene.sql(&format!("update quell.ended set ended_at = ended_at - {}", EXPIRED.as_micros()));
     turn(&scene);
     assert_eq!(prune(&one, 4).await, MANY + 1);
-    let told = one.enqueue(None, vec![Batch::one(paid("late"))]).await.unwrap().remove(0).unwrap();
+    let reported =
+        one.enqueue(None, vec![Batch::one(paid("late"))]).await.unwrap().remove(0).unwrap();
     assert!(
-        matches!(&told[0], Receipt::Existing { state: JobState::Succeeded, output: Some(_), .. }),
-        "{told:?}"
+        matches!(
+            &reported[0],
+            Receipt::Existing { state: JobState::Succeeded, output: Some(_), .. }
+        ),
+        "{reported:?}"
     );
 }
 

@@ -29,8 +29,9 @@ async fn fill(server: &Postgres) -> PgConnection {
     let mut db = PgConnection::connect(&server.url()).await.unwrap();
     let text = "x".repeat(7_000);
     loop {
-        let told = sqlx::query("select pg_notify('others', $1)").bind(&text).execute(&mut db).await;
-        match told {
+        let reported =
+            sqlx::query("select pg_notify('others', $1)").bind(&text).execute(&mut db).await;
+        match reported {
             Ok(_) => {}
             Err(full) => {
                 assert!(full.to_string().contains("too many notifications"), "{full}");

@@ -69,11 +69,11 @@ async fn r22_who_may_settle_may_settle_with_an_output() {
     let scene = Scene::new();
     drop(scene.store().await);
     let urls = ["worker", "producer"].map(|part| role(&scene, Some(part)).0);
-    for (url, told) in urls.iter().zip(["was lost", "permission denied"]) {
+    for (url, reported) in urls.iter().zip(["was lost", "permission denied"]) {
         let mut db = PgConnection::connect(url).await.unwrap();
         let text = format!("select {}.settle(1, 1, null, '1')", scene.schema());
         let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut db).await.unwrap_err();
-        assert!(refused.to_string().contains(told), "{refused}");
+        assert!(refused.to_string().contains(reported), "{refused}");
     }
 }
 

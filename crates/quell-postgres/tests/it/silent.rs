@@ -137,8 +137,8 @@ async fn r01_r39_a_call_without_an_answer_ends_and_says_what_is_known() {
     let soon = Duration::from_secs(20);
     // What is one statement may have committed.
     proxy.silence(BOTH);
-    let told = tokio::time::timeout(soon, take(&store, plain("2"))).await.expect("it ends");
-    assert_eq!(kind(told), ErrorKind::UnknownOutcome);
+    let reported = tokio::time::timeout(soon, take(&store, plain("2"))).await.expect("it ends");
+    assert_eq!(kind(reported), ErrorKind::UnknownOutcome);
     // A claim on a new connection works at once: the silent one has lost its place.
     store.claim(None, &Rig::claim_of(1)).await.unwrap();
     // What begins a transaction has not.
@@ -146,15 +146,15 @@ async fn r01_r39_a_call_without_an_answer_ends_and_says_what_is_known() {
     let outcome = quell_conformance::rig::fails(Duration::from_secs(1), false);
     let settlement = Settlement { lease: lease(&run), outcome };
     proxy.silence(BOTH);
-    let told = tokio::time::timeout(soon, store.settle(None, vec![settlement.clone()])).await;
-    assert_eq!(kind(told.expect("it ends").map(drop)), ErrorKind::Unavailable);
+    let reported = tokio::time::timeout(soon, store.settle(None, vec![settlement.clone()])).await;
+    assert_eq!(kind(reported.expect("it ends").map(drop)), ErrorKind::Unavailable);
     store.settle(None, vec![settlement]).await.unwrap();
     let job = store.job(run.id).await.unwrap().unwrap();
     assert_eq!(job.state, quell_core::JobState::Scheduled);
     // Reading changes nothing.
     proxy.silence(BOTH);
-    let told = tokio::time::timeout(soon, store.job(run.id)).await.expect("it ends");
-    assert_eq!(kind(told.map(drop)), ErrorKind::Unavailable);
+    let reported = tokio::time::timeout(soon, store.job(run.id)).await.expect("it ends");
+    assert_eq!(kind(reported.map(drop)), ErrorKind::Unavailable);
     store.job(run.id).await.unwrap();
 }
 
@@ -183,7 +183,7 @@ async fn r01_a_trigger_whose_names_were_being_made_was_surely_not_accepted() {
     take(&store, trigger()).await.unwrap();
     let (replies, _) = proxy.unset();
     let speaks = |cut| matches!(cut, Cut::Before(_)).then_some(cut);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for cut in cuts_of(&replies).into_iter().filter_map(speaks) {
         for _ in 0..2 {
             take(&store, trigger()).await.unwrap();
@@ -202,14 +202,14 @@ async fn r01_a_trigger_whose_names_were_being_made_was_surely_not_accepted() {
             Err(other) => panic!("{other:?}"),
         }
         assert!(was_cut || kind.is_ok());
-        told.push(kind);
+        reported.push(kind);
     }
     // The outcome is unknown while the call's own statement is in flight, which is the last one.
-    let first = told.iter().position(|kind| *kind == Err(ErrorKind::UnknownOutcome)).unwrap();
-    assert!(told[..first].contains(&Err(ErrorKind::Unavailable)), "{told:?}");
+    let first = reported.iter().position(|kind| *kind == Err(ErrorKind::UnknownOutcome)).unwrap();
+    assert!(reported[..first].contains(&Err(ErrorKind::Unavailable)), "{reported:?}");
     let statements = replies.len();
     let own = own_reply(&replies);
-    assert!(first >= told.len() - own, "{own} messages of {statements} bytes: {told:?}");
+    assert!(first >= reported.len() - own, "{own} messages of {statements} bytes: {reported:?}");
 }
 
 /// How many jobs there are, once the store has a connection again.
@@ -241,8 +241,9 @@ async fn r39_a_server_that_falls_silent_as_a_whole_is_told_within_the_limits() {
     take(&store, plain("1")).await.unwrap();
     proxy.black_hole();
     for _ in 0..3 {
-        let told = tokio::time::timeout(Duration::from_secs(20), take(&store, plain("2"))).await;
-        assert!(told.expect("it ends").is_err());
+        let reported =
+            tokio::time::timeout(Duration::from_secs(20), take(&store, plain("2"))).await;
+        assert!(reported.expect("it ends").is_err());
     }
     let opened = tokio::time::timeout(Duration::from_secs(20), PostgresStore::open(&url)).await;
     assert_eq!(opened.expect("it ends").unwrap_err().kind(), ErrorKind::Unavailable);
@@ -265,7 +266,7 @@ async fn r34_r39_a_listener_that_hears_nothing_any_more_listens_again() {
     let woken = tokio::time::timeout(Duration::from_secs(30), wakeups.next()).await;
     assert!(woken.expect("it looks again").is_some());
     // It receives later notifications at once.
-    let heard = async {
+    let received = async {
         loop {
             take(&other, plain("2")).await.unwrap();
             let next = tokio::time::timeout(Duration::from_secs(1), wakeups.next()).await;
@@ -274,7 +275,7 @@ async fn r34_r39_a_listener_that_hears_nothing_any_more_listens_again() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), heard)
+    tokio::time::timeout(Duration::from_secs(20), received)
         .await
         .expect("it receives the notifications of others again");
 }
@@ -290,9 +291,9 @@ async fn r34_r39_a_teller_without_an_answer_tells_on_another_connection() {
     let mut wakeups = other.wakeups();
     let _unknown = take(&store, plain("1")).await;
     until("a trigger is accepted", async || take(&store, plain("2")).await.is_ok()).await;
-    let heard =
+    let received =
         async { while wakeups.next().await.is_some_and(|wakeup| wakeup.queue.is_none()) {} };
-    tokio::time::timeout(Duration::from_secs(20), heard).await.expect("others are notified");
+    tokio::time::timeout(Duration::from_secs(20), received).await.expect("others are notified");
 }
 
 /// Ends the sessions of calls in this schema's application, and waits until they are gone.

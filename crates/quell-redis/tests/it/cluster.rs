@@ -287,7 +287,7 @@ async fn r01_r39_a_failover_that_nothing_waited_for_loses_what_the_replica_had_n
         scene.goes_on(name, 50).await;
     }
     // What is accepted from here on may come too late for the replica.
-    let heard = scene.book.lock().unwrap().accepted.clone();
+    let received = scene.book.lock().unwrap().accepted.clone();
     let replica = deafen_replica(&mut cluster, "beta");
     scene.goes_on("beta", 30).await;
     cluster.kill_master_of(&tag("beta")).unwrap();
@@ -299,7 +299,7 @@ async fn r01_r39_a_failover_that_nothing_waited_for_loses_what_the_replica_had_n
     let known = known(&store).await;
     let lost: Vec<&u64> = book.accepted.iter().filter(|number| !known.contains(number)).collect();
     assert!(lost.len() >= 30, "only {} were lost", lost.len());
-    let old: Vec<&&u64> = lost.iter().filter(|number| heard.contains(number)).collect();
+    let old: Vec<&&u64> = lost.iter().filter(|number| received.contains(number)).collect();
     assert!(old.is_empty(), "{old:?} had reached the replica before");
     assert_eq!(book.invented(), Vec::<u64>::new());
     is_coherent(&store).await;

@@ -24,7 +24,7 @@ const OF_SEVERAL_SHARDS: [&str; 2] = ["set_task", "remove_worker"];
 
 /// What a caller learned of a call that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum Reported {
     Done,
     Failed,
     Unknown,
@@ -123,7 +123,7 @@ impl Ground {
     }
 
     /// Makes the call, cut off; returns the outcome that its caller received.
-    async fn round(&mut self, case: &Case, cut: Cut, known: (&[String], &[String])) -> Told {
+    async fn round(&mut self, case: &Case, cut: Cut, known: (&[String], &[String])) -> Reported {
         let (name, (before, after)) = (case.name, known);
         let store = self.begin(case).await;
         assert_eq!(self.rows().await, before, "{name}: each round begins alike");
@@ -135,22 +135,25 @@ impl Ground {
         let may_be_half = self.has_shards && OF_SEVERAL_SHARDS.contains(&name);
         let is_whole = happened || rows == before || (may_be_half && answer.is_err());
         assert!(is_whole, "{name}, {cut:?}: half done: {answer:?}\n{rows:#?}");
-        let told = match answer.map_err(|error| error.kind()) {
-            Ok(()) => Told::Done,
-            Err(ErrorKind::Unavailable) => Told::Failed,
-            Err(ErrorKind::UnknownOutcome) => Told::Unknown,
+        let reported = match answer.map_err(|error| error.kind()) {
+            Ok(()) => Reported::Done,
+            Err(ErrorKind::Unavailable) => Reported::Failed,
+            Err(ErrorKind::UnknownOutcome) => Reported::Unknown,
             Err(other) => panic!("{name}, {cut:?}: {other:?}"),
         };
-        assert!(was_cut || told == Told::Done, "{name}, {cut:?}: failed by itself");
-        assert!(told != Told::Done || happened, "{name}, {cut:?}: said to be done");
-        assert!(told != Told::Failed || !happened || before == after, "{name}, {cut:?}: was done");
+        assert!(was_cut || reported == Reported::Done, "{name}, {cut:?}: failed by itself");
+        assert!(reported != Reported::Done || happened, "{name}, {cut:?}: said to be done");
+        assert!(
+            reported != Reported::Failed || !happened || before == after,
+            "{name}, {cut:?}: was done"
+        );
         answers(&store).await;
         if !happened {
             // The store is not opened again.
             at_last(name, async || (case.call)(&store, Rig::START, self.first).await).await;
             assert_eq!(self.rows().await, after, "{name}, {cut:?}: done again");
         }
-        told
+        reported
     }
 }
 
@@ -216,16 +219,21 @@ async fn cut_each_call(mut ground: Ground) -> String {
         // The first time, the server receives the scripts.
         ground.whole(&case).await;
         let (before, after, ends) = ground.whole(&case).await;
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for cut in cuts_of(&ends) {
-            *told.entry(ground.round(&case, cut, (&before, &after)).await).or_insert(0) += 1;
+            *reported.entry(ground.round(&case, cut, (&before, &after)).await).or_insert(0) += 1;
             rounds += 1;
         }
-        report += &format!("{}: {} replies, {told:?}\n", case.name, ends.len());
+        report += &format!("{}: {} replies, {reported:?}\n", case.name, ends.len());
         let changes = before != after;
         assert_eq!(changes, case.writes, "{}: it is to change rows, or not to", case.name);
         // Only what may have happened is unknown.
-        assert_eq!(told.contains_key(&Told::Unknown), changes, "{}: {told:?}", case.name);
+        assert_eq!(
+            reported.contains_key(&Reported::Unknown),
+            changes,
+            "{}: {reported:?}",
+            case.name
+        );
     }
     format!("{report}{rounds} cuts")
 }

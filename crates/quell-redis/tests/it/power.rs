@@ -154,8 +154,11 @@ async fn r01_r39_a_power_cut_loses_the_end_of_the_story_and_leaves_the_rest_whol
         let moment = moments.iter().rposition(|moment| moment.rows == rows);
         let moment =
             moment.unwrap_or_else(|| panic!("at {length}: half a call\n{begun:?}\n{rows:#?}"));
-        let told = moments.iter().rposition(|moment| moment.length <= length).unwrap();
-        assert!(moment >= told, "at {length}: call {told} was on the disk, {moment} is there");
+        let reported = moments.iter().rposition(|moment| moment.length <= length).unwrap();
+        assert!(
+            moment >= reported,
+            "at {length}: call {reported} was on the disk, {moment} is there"
+        );
         let next = moments.get(moment + 1);
         assert!(next.is_none_or(|next| next.length > length || next.rows == rows), "at {length}");
         if seen.insert(moment, ()).is_none() && moment % 4 == 0 {

@@ -13,14 +13,14 @@ async fn refused(place: &Place) -> Error {
 }
 
 /// What it says, with its sources.
-pub(crate) fn told(error: &Error) -> String {
-    let mut told = error.to_string();
+pub(crate) fn full_text(error: &Error) -> String {
+    let mut full_text = error.to_string();
     let mut next = std::error::Error::source(error);
     while let Some(source) = next {
-        told = format!("{told}: {source}");
+        full_text = format!("{full_text}: {source}");
         next = source.source();
     }
-    told
+    full_text
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn r40_a_url_is_refused_with_what_is_wrong_and_without_its_password() {
     ] {
         let error = RedisOptions::from_url(url).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
-        assert!(!told(&error).contains("secret"), "{url}: {}", told(&error));
+        assert!(!full_text(&error).contains("secret"), "{url}: {}", full_text(&error));
         assert!(matches!(error.field(), Some("url" | "prefix")), "{url}: {error:?}");
     }
 }
@@ -54,14 +54,14 @@ async fn r39_r40_a_server_that_is_away_or_wants_a_password_is_told_at_the_start(
     for secret in ["", ":wrong@", "nobody:s3cret@"] {
         let error = refused(&with(secret)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("password"), "{}", told(&error));
+        assert!(error.to_string().contains("password"), "{}", full_text(&error));
     }
     let place = with(":s3cret@");
     place.open().await.counts().await.unwrap();
     server.stop().unwrap();
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(!told(&error).contains("s3cret"), "{}", told(&error));
+    assert!(!full_text(&error).contains("s3cret"), "{}", full_text(&error));
 }
 
 #[tokio::test]
@@ -90,8 +90,8 @@ async fn r40_a_key_below_the_prefix_that_is_not_quells_is_told() {
             Err(error) => Err(error),
         };
         let error = answer.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Foreign, "{name}: {}", told(&error));
-        assert!(error.to_string().contains("choose another prefix"), "{}", told(&error));
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{name}: {}", full_text(&error));
+        assert!(error.to_string().contains("choose another prefix"), "{}", full_text(&error));
         assert!(!before.is_empty());
     }
 }

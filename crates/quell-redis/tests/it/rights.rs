@@ -14,8 +14,8 @@ use quell_core::{
 use quell_services::Redis;
 
 use crate::place::{Place, server};
-use crate::refused::told;
-use crate::wake::heard;
+use crate::refused::full_text;
+use crate::wake::received;
 
 /// Without these a store opens and works: it logs less, waits for no replica, or meets no contention.
 const SPARED: [&str; 4] = ["+info", "+config|get", "+wait", "+incrby"];
@@ -104,7 +104,7 @@ async fn works(place: &Place) {
     let (store, other) = (place.open().await, place.open().await);
     let mut wakeups = other.wakeups();
     do_all(&store).await.unwrap();
-    heard(&mut wakeups, false).await;
+    received(&mut wakeups, false).await;
     do_more(&store).await.unwrap();
 }
 
@@ -154,12 +154,12 @@ async fn r40_each_right_on_the_page_is_needed() {
             continue;
         };
         let said = error.to_string();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{less}: {}", told(&error));
-        assert!(said.contains("right") && said.contains("docs/redis.md"), "{}", told(&error));
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{less}: {}", full_text(&error));
+        assert!(said.contains("right") && said.contains("docs/redis.md"), "{}", full_text(&error));
     }
     assert_eq!(spare, Vec::<String>::new(), "not needed");
     // Another prefix's keys are not this user's.
     let url = format!("redis://{}/", user(&server, "less", &[]));
     let error = Place { url, prefix: "other".to_owned() }.options().open().await.unwrap_err();
-    assert!(error.to_string().contains("right"), "{}", told(&error));
+    assert!(error.to_string().contains("right"), "{}", full_text(&error));
 }

@@ -55,11 +55,11 @@ fn throttle() -> Debounce {
 }
 
 fn same<T: Debug>(story: &[String], scripts: Result<T>, steps: Result<T>) -> Option<T> {
-    let told = |answer: &Result<T>| match answer {
+    let reported = |answer: &Result<T>| match answer {
         Ok(answer) => format!("{answer:#?}"),
         Err(error) => format!("{error}"),
     };
-    assert_eq!(told(&scripts), told(&steps), "after {}", story.join("\n"));
+    assert_eq!(reported(&scripts), reported(&steps), "after {}", story.join("\n"));
     scripts.ok()
 }
 
@@ -216,15 +216,15 @@ impl Pair {
         match self.random.u8(..20) {
             0..=5 => {
                 let batches = self.batches();
-                let told = |answers: Vec<Result<_>>| -> Vec<_> {
+                let reported = |answers: Vec<Result<_>>| -> Vec<_> {
                     answers
                         .into_iter()
                         .map(|answer| answer.map_err(|error| error.to_string()))
                         .collect()
                 };
                 self.story.push(format!("at {} enqueue: {batches:?}", self.now));
-                let scripts = self.scripts.store.enqueue(now, batches.clone()).await.map(told);
-                let steps = self.steps.store.enqueue(now, batches).await.map(told);
+                let scripts = self.scripts.store.enqueue(now, batches.clone()).await.map(reported);
+                let steps = self.steps.store.enqueue(now, batches).await.map(reported);
                 self.same_events();
                 same(&self.story, scripts, steps);
             }

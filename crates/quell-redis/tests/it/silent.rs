@@ -17,7 +17,7 @@ use quell_services::{Redis, RedisSentinels};
 use tokio::task::JoinSet;
 
 use crate::place::{PATIENCE, Place, at_last, server};
-use crate::wake::heard;
+use crate::wake::received;
 
 /// After a fault, triggers are accepted again within this time: the goal.
 const SOON: Duration = Duration::from_secs(15);
@@ -96,12 +96,13 @@ fn behind_proxy() -> (Redis, Proxy, Place) {
 }
 
 /// Waits until a notification of another process's trigger arrives.
-async fn hears(wakeups: &mut Wakeups, other: &RedisStore) {
+async fn receives(wakeups: &mut Wakeups, other: &RedisStore) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         other.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap().remove(0).unwrap();
-        let heard = tokio::time::timeout(Duration::from_millis(200), heard(wakeups, false)).await;
-        if heard.is_ok() {
+        let received =
+            tokio::time::timeout(Duration::from_millis(200), received(wakeups, false)).await;
+        if received.is_ok() {
             return;
         }
         assert!(Instant::now() < deadline, "no wake-up of another process arrives any more");
@@ -120,7 +121,7 @@ async fn falls_silent(way: Way, timeout: Duration) {
     load.goes_on(SOON).await;
     load.goes_on(SOON).await;
     assert!(load.unknown.load(Ordering::Relaxed) > 0, "it was not silent");
-    hears(&mut wakeups, &other).await;
+    receives(&mut wakeups, &other).await;
     // What the proxy held back arrives now, on connections that the store no longer reads.
     proxy.heal();
     load.goes_on(SOON).await;
@@ -190,7 +191,7 @@ async fn r39_an_address_that_leads_to_another_server_is_followed() {
     let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
     let settled = load.store.settle(None, vec![end]).await.unwrap();
     assert_eq!(settled[0].became, SettledAs::Succeeded);
-    hears(&mut wakeups, &Place::on(&new).open().await).await;
+    receives(&mut wakeups, &Place::on(&new).open().await).await;
     let seen = new.command(&["HGET", "quell:{all}:jobs", &job.id.to_string()]).unwrap();
     assert!(!seen.is_empty(), "the new master has it");
 }
@@ -290,7 +291,7 @@ async fn r39_the_master_that_sentinels_choose_is_followed() {
     let third = sentinels.await_other_than(second).unwrap();
     load.goes_on(PATIENCE).await;
     let place = Place::on(sentinels.server(third).unwrap());
-    hears(&mut wakeups, &place.open().await).await;
+    receives(&mut wakeups, &place.open().await).await;
     let newest = load.accepted.lock().unwrap().last().copied().unwrap();
     let id = newest.job.to_string();
     let row = sentinels.server(third).unwrap().command(&["HGET", "quell:{all}:jobs", &id]).unwrap();

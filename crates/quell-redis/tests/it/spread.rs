@@ -169,7 +169,8 @@ async fn r18_r31_a_spread_queue_refuses_what_would_need_one_shard() {
     assert_eq!(counted, together, "what was refused wrote nothing");
     // Without keys, a batch is on one shard, whichever that is.
     let free = take(&store, (0..9).map(|_| plain("1")).collect()).await.unwrap();
-    let shards: BTreeSet<u64> = free.iter().map(|told| shard(told.job().unwrap())).collect();
+    let shards: BTreeSet<u64> =
+        free.iter().map(|reported| shard(reported.job().unwrap())).collect();
     assert_eq!(shards.len(), 1);
 }
 
@@ -178,14 +179,14 @@ async fn r40_processes_that_disagree_on_the_shards_are_refused() {
     let prefix = prefix();
     let query = |count: u32| format!("layout=queues&shards.{}={count}", queue());
     let first = at(&prefix, &query(4)).open().await.unwrap();
-    let told = take(&first, vec![keyed("k")]).await.unwrap();
+    let reported = take(&first, vec![keyed("k")]).await.unwrap();
     let other = at(&prefix, &query(2)).open().await.unwrap_err();
     assert_eq!(other.field(), Some("shards"));
     assert!(other.to_string().contains("4 shards"), "{other}");
     // Who does not say goes by what is there.
     let silent = at(&prefix, "layout=queues").open().await.unwrap();
     let joined = take(&silent, vec![keyed("k")]).await.unwrap();
-    assert_eq!(joined[0].job(), told[0].job());
+    assert_eq!(joined[0].job(), reported[0].job());
     let one = at(&prefix, "layout=one").open().await.unwrap_err();
     assert_eq!(one.field(), Some("layout"));
     assert!(one.to_string().contains("`queues`"), "{one}");

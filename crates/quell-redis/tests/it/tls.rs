@@ -11,7 +11,7 @@ use quell_redis::RedisOptions;
 use quell_services::Redis;
 
 use crate::place::server;
-use crate::wake::heard;
+use crate::wake::received;
 
 /// Certificates of one authority, in a folder.
 struct Papers(tempfile::TempDir);
@@ -62,7 +62,7 @@ async fn works(url: &str) {
     let (one, other) = (open().await, open().await);
     let mut wakeups = other.wakeups();
     one.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap().remove(0).unwrap();
-    heard(&mut wakeups, false).await;
+    received(&mut wakeups, false).await;
     let job = other.claim(None, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
     other.settle(None, vec![end]).await.unwrap();

@@ -14,7 +14,7 @@ async fn trigger(store: &RedisStore) {
 }
 
 /// The next hint that is about the tests' queue, or about any where `any` is asked for.
-pub(crate) async fn heard(wakeups: &mut Wakeups, any: bool) -> Wakeup {
+pub(crate) async fn received(wakeups: &mut Wakeups, any: bool) -> Wakeup {
     let next = async {
         loop {
             let hint = wakeups.next().await.unwrap();
@@ -40,7 +40,7 @@ async fn r34_a_trigger_of_one_process_is_heard_by_the_others() {
     let mut wakeups = other.wakeups();
     for _ in 0..3 {
         trigger(&one).await;
-        let hint = heard(&mut wakeups, false).await;
+        let hint = received(&mut wakeups, false).await;
         assert_eq!(hint.queue, Some(queue()));
         assert!(hint.due > Timestamp::MIN, "{hint:?}");
     }
@@ -48,7 +48,7 @@ async fn r34_a_trigger_of_one_process_is_heard_by_the_others() {
     let neighbour = neighbour.open().await;
     let mut elsewhere = neighbour.wakeups();
     trigger(&one).await;
-    heard(&mut wakeups, false).await;
+    received(&mut wakeups, false).await;
     assert!(futures_util::FutureExt::now_or_never(elsewhere.next()).is_none(), "another store");
 }
 
@@ -65,7 +65,7 @@ async fn r34_r39_who_lost_the_hints_looks_at_once_and_hears_again() {
         let killed: usize = redis::cmd("CLIENT").arg(&kill).query_async(&mut redis).await.unwrap();
         assert_eq!(killed, 2);
         // The process cannot know which notifications it missed meanwhile.
-        let hint = heard(&mut wakeups, true).await;
+        let hint = received(&mut wakeups, true).await;
         assert_eq!(hint.due, Timestamp::MIN);
         let watch = redis.clone();
         at_last("no process listens any more", async || {
@@ -76,6 +76,6 @@ async fn r34_r39_who_lost_the_hints_looks_at_once_and_hears_again() {
         })
         .await;
         trigger(&one).await;
-        heard(&mut wakeups, false).await;
+        received(&mut wakeups, false).await;
     }
 }

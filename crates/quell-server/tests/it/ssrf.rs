@@ -91,8 +91,8 @@ async fn hosts_that_are_not_public_are_never_connected_to() {
         let refused = format!("{:?}", http.run(&call()).await.expect_err(host));
         assert!(refused.contains("no public address"), "{host}: {refused}");
     }
-    let heard = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-    assert!(heard.is_err(), "something was connected to");
+    let received = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+    assert!(received.is_err(), "something was connected to");
 }
 
 #[tokio::test]

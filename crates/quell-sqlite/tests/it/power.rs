@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 
 /// What a caller received.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Reported {
     /// This trigger was accepted.
     Accepted(JobId, u64),
     /// This job's success counted.
@@ -35,7 +35,7 @@ enum Told {
 }
 
 /// What callers received, each with the length of the journal by then.
-type Acknowledged = Vec<(usize, Told)>;
+type Acknowledged = Vec<(usize, Reported)>;
 
 /// The file and the journal of a store, as the disk has them.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ fn journal_length(scene: &Scene) -> usize {
 
 /// Triggers batches of jobs with a mark and joins a window, and ends what can be claimed.
 async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Acknowledged {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for call in 0..CALLS {
         let mark = (caller * CALLS + call).to_string();
         let mut triggers = vec![plain(&mark); BATCH];
@@ -78,7 +78,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let receipts = store.enqueue(None, batches).await.unwrap().remove(0).unwrap();
         let length = journal_length(&scene);
         let triggers = receipts.iter().map(|receipt| receipt.trigger().unwrap());
-        told.extend(triggers.map(|id| (length, Told::Accepted(id.job, id.seq))));
+        reported.extend(triggers.map(|id| (length, Reported::Accepted(id.job, id.seq))));
 
         let claimed = store.claim(None, &Rig::claim_of(2)).await.unwrap().jobs;
         let succeed = |job: &quell_core::ClaimedJob| Settlement {
@@ -87,9 +87,9 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         };
         let settled = store.settle(None, claimed.iter().map(succeed).collect()).await.unwrap();
         let length = journal_length(&scene);
-        told.extend(settled.iter().map(|one| (length, Told::Succeeded(one.lease.job))));
+        reported.extend(settled.iter().map(|one| (length, Reported::Succeeded(one.lease.job))));
     }
-    told
+    reported
 }
 
 async fn jobs(store: &SqliteStore) -> BTreeMap<JobId, Job> {
@@ -106,20 +106,20 @@ async fn jobs(store: &SqliteStore) -> BTreeMap<JobId, Job> {
 
 /// Opens what is left and looks for what was returned while the journal was no longer than `length`;
 /// returns how many jobs there are.
-async fn survives(disk: &Disk, length: usize, told: &Acknowledged, what: &str) -> usize {
+async fn survives(disk: &Disk, length: usize, reported: &Acknowledged, what: &str) -> usize {
     let scene = disk.restored();
     let store = scene.open().await;
     let jobs = jobs(&store).await;
-    for (_, told) in told.iter().filter(|(by, _)| *by <= length) {
-        let is_there = match told {
-            Told::Accepted(job, seq) => {
+    for (_, reported) in reported.iter().filter(|(by, _)| *by <= length) {
+        let is_there = match reported {
+            Reported::Accepted(job, seq) => {
                 jobs.get(job).is_some_and(|job| *seq <= job.window.triggers)
             }
-            Told::Succeeded(job) => {
+            Reported::Succeeded(job) => {
                 jobs.get(job).is_some_and(|job| job.state == JobState::Succeeded)
             }
         };
-        assert!(is_there, "{what}: {told:?} is lost");
+        assert!(is_there, "{what}: {reported:?} is lost");
     }
     let mut batches: BTreeMap<&str, usize> = BTreeMap::new();
     for job in jobs.values().filter(|job| job.key.is_none()) {
@@ -151,21 +151,25 @@ async fn written() -> (Arc<Scene>, Disk, Acknowledged) {
     for caller in 0..CALLERS {
         callers.spawn(call(Arc::clone(&scene), Arc::clone(&store), caller));
     }
-    let told: Acknowledged = callers.join_all().await.into_iter().flatten().collect();
+    let reported: Acknowledged = callers.join_all().await.into_iter().flatten().collect();
     let disk = Disk::of(&scene);
     assert_eq!(disk.file.len(), before.file.len(), "no checkpoint has come between");
     assert!(disk.file == before.file, "no checkpoint has come between");
-    assert!(told.len() > CALLERS * CALLS * BATCH, "too little to mean anything: {}", told.len());
-    (scene, disk, told)
+    assert!(
+        reported.len() > CALLERS * CALLS * BATCH,
+        "too little to mean anything: {}",
+        reported.len()
+    );
+    (scene, disk, reported)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r01_r05_what_was_acknowledged_survives_a_power_cut_at_any_byte() {
-    let (_scene, disk, told) = written().await;
+    let (_scene, disk, reported) = written().await;
     let mut random = fastrand::Rng::with_seed(5);
     let whole = disk.journal.len();
     let mut cuts: Vec<usize> = (0..CUTS).map(|_| random.usize(..=whole)).collect();
-    let acknowledged = told.iter().map(|(length, _)| *length);
+    let acknowledged = reported.iter().map(|(length, _)| *length);
     cuts.extend(acknowledged.step_by(29).flat_map(|length| [length - 1, length, length + 1]));
     cuts.extend([0, 1, 31, 32, whole]);
     cuts.retain(|cut| *cut <= whole);
@@ -175,7 +179,7 @@ async fn r01_r05_what_was_acknowledged_survives_a_power_cut_at_any_byte() {
     for cut in cuts {
         let mut cut_off = Disk { journal: disk.journal[..cut].to_vec(), ..disk.clone() };
         let what = format!("{cut} of {whole} bytes");
-        let count = survives(&cut_off, cut, &told, &what).await;
+        let count = survives(&cut_off, cut, &reported, &what).await;
         assert!(count >= before, "{what}: {count} jobs, and {before} with fewer bytes");
         before = count;
         // A disk may have made room for what it did not write.
@@ -183,7 +187,7 @@ async fn r01_r05_what_was_acknowledged_survives_a_power_cut_at_any_byte() {
         if random.bool() {
             random.fill(&mut cut_off.journal[cut..]);
         }
-        let filled = survives(&cut_off, cut, &told, &format!("{what}, then rubbish")).await;
+        let filled = survives(&cut_off, cut, &reported, &format!("{what}, then rubbish")).await;
         assert_eq!(filled, count, "{what}: rubbish counts");
     }
     assert!(before > CALLERS * CALLS * BATCH, "all of it is there in the end: {before}");
@@ -191,7 +195,7 @@ async fn r01_r05_what_was_acknowledged_survives_a_power_cut_at_any_byte() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r01_r05_what_was_acknowledged_survives_a_power_cut_in_a_checkpoint() {
-    let (_scene, disk, told) = written().await;
+    let (_scene, disk, reported) = written().await;
     let moved = disk.restored();
     let mut db = moved.connect().await;
     sqlx::raw_sql("pragma wal_checkpoint(passive)").execute(&mut db).await.unwrap();
@@ -214,6 +218,6 @@ async fn r01_r05_what_was_acknowledged_survives_a_power_cut_in_a_checkpoint() {
         }
         let torn = Disk { file, journal: disk.journal.clone() };
         let what = format!("checkpoint {round}");
-        survives(&torn, disk.journal.len(), &told, &what).await;
+        survives(&torn, disk.journal.len(), &reported, &what).await;
     }
 }

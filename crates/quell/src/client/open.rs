@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn r40_a_url_of_a_feature_that_is_off_names_it() {
-        for (scheme, told) in [
+        for (scheme, reported) in [
             ("sqlite", "needs the feature `sqlite` of quell: turn it on, or use "),
             ("postgresql", "needs the feature `postgres` of quell: turn it on, or use "),
             ("rediss-cluster", "needs the feature `redis` of quell: turn it on, or use "),
@@ -171,7 +171,7 @@ mod tests {
         ] {
             let error = unknown(scheme);
             assert_eq!(error.field(), Some("url"));
-            assert!(error.to_string().contains(told), "{error}");
+            assert!(error.to_string().contains(reported), "{error}");
             assert!(error.to_string().ends_with("memory:"), "{error}");
         }
     }

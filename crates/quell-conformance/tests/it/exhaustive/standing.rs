@@ -18,11 +18,15 @@ impl Case<'_> {
             .collect();
         for (before, after) in changes {
             let name = if before.state == JobState::Dead { "P15" } else { "P11" };
-            let told = || format!("{action:?} made {before:?} into {after:?}");
+            let reported = || format!("{action:?} made {before:?} into {after:?}");
             let redriven = matches!(action, Action::Redrive(id) if *id == before.id);
             let Some(after) = &after else {
                 let ended = before.ended_at.is_some_and(|ended| ended < at(self.now));
-                self.must(name, *action == Action::Prune && before.state.is_ended() && ended, told);
+                self.must(
+                    name,
+                    *action == Action::Prune && before.state.is_ended() && ended,
+                    reported,
+                );
                 continue;
             };
             let legal = match (before.state, after.state) {
@@ -30,7 +34,7 @@ impl Case<'_> {
                 (JobState::Dead, JobState::Scheduled | JobState::Absorbed) => redriven,
                 (from, to) => from.may_become(to),
             };
-            self.must(name, legal, told);
+            self.must(name, legal, reported);
         }
     }
 
