@@ -85,6 +85,13 @@ enum Chore {
     /// Writes the dependencies of `quell` as CycloneDX to target/quell.cdx.json, with cargo-cyclonedx,
     /// which it installs below `target/tools`.
     Sbom,
+    /// Lists what has changed in the published crates since a commit and breaks callers, with
+    /// cargo-semver-checks, which it installs below `target/tools`.
+    Semver {
+        /// The commit, such as the tag of the last version.
+        #[arg(long, value_name = "COMMIT")]
+        baseline: String,
+    },
     /// Runs seeds of the deterministic simulation and judges each.
     Sim {
         /// Handed on: --seed N, --from N, --seeds N, --minimise, --plan FILE, --history FILE,
@@ -176,6 +183,7 @@ fn main() -> anyhow::Result<()> {
         }
         Chore::Deny => package::deny(&root),
         Chore::Sbom => package::sbom(&root),
+        Chore::Semver { baseline } => package::semver(&root, &baseline),
         Chore::Sim { rest } => sim(&root, &rest),
         Chore::Conformance => {
             let services = services::Services::start()?;

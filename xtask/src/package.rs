@@ -104,6 +104,13 @@ pub(crate) fn deny(root: &Path) -> anyhow::Result<()> {
     run(root, Command::new(tool).args(["deny", "check", "bans", "licenses", "sources"]))
 }
 
+/// `cargo xtask semver`: what has changed in the published crates since a commit and breaks callers.
+pub(crate) fn semver(root: &Path, baseline: &str) -> anyhow::Result<()> {
+    let tool = crate::tools::find(root, crate::tools::SEMVER)?;
+    let check = ["semver-checks", "--release-type", "minor", "--baseline-rev", baseline];
+    run(root, Command::new(tool).args(check))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

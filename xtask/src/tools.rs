@@ -18,6 +18,8 @@ pub(crate) struct Tool {
 pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20" };
 /// Lists of what a program is made of.
 pub(crate) const CYCLONEDX: Tool = Tool { name: "cargo-cyclonedx", version: "0.5" };
+/// Changes of public names and types that break callers.
+pub(crate) const SEMVER: Tool = Tool { name: "cargo-semver-checks", version: "0.51" };
 
 /// The machine's program, or one below `target/tools`, which is built if it is not there.
 pub(crate) fn find(root: &Path, tool: Tool) -> anyhow::Result<PathBuf> {
