@@ -4,7 +4,7 @@
 //! `backend`: a step (`open`) reads rows (`load`) and indexes (`scan`, `line`, `listing`, `ticks`), and
 //! writes what changed by one script (`commit`, `entries`, `lua/`), if what was read is still so. Most
 //! calls are one script of `hot`. `busy` is which window of a key comes next, and `fired` which ticks have
-//! fired. `keys`, `row` and `known` say what is where in Redis. Calls go out by a `link`: to one server by
+//! fired. `recorded` is the order of a history. `keys`, `row` and `known` say what is where in Redis. Calls go out by a `link`: to one server by
 //! a `wire`, which keeps its connection alive and finds the server by a `source`, or to the nodes of a
 //! `cluster` by a wire each. `directory` lists the shards, and `quell-shards` makes one store of them.
 //!
@@ -36,6 +36,7 @@ mod options;
 mod pack;
 mod portions;
 mod push;
+mod recorded;
 mod reset;
 mod restored;
 mod row;

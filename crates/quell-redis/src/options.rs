@@ -20,6 +20,7 @@ use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
 use crate::push::Listener;
+use crate::recorded::Recorded;
 use crate::sentinel::{Login, Sentinels, Watched, follow};
 use crate::shard::Way;
 use crate::source::{Source, tcp_settings};
@@ -250,15 +251,17 @@ impl RedisOptions {
         let (scripts, steps) = (Scripts::new(), Arc::default());
         let way =
             Way { link, scripts, channel, origin, seen, steps, syncs, steps_only: self.steps_only };
+        let recorded = self.history.map(Recorded::new);
+        let history = recorded.clone().map(|recorded| recorded as Sink);
         let shards = Prefix::open(
             (self.prefix, self.layout, self.spread),
             way,
-            (self.history, Arc::clone(&hub), Arc::clone(&ends)),
+            (history, Arc::clone(&hub), Arc::clone(&ends)),
         )
         .await?;
         let shards = Arc::new(shards);
         listener.spawn(ask(Arc::clone(&ends), Arc::clone(&shards)));
-        Ok(RedisStore::new(shards, (hub, ends), listener))
+        Ok(RedisStore::new(shards, (hub, ends), (listener, recorded)))
     }
 
     /// Has connections made as the options say: by TLS with these authorities, and with settings by

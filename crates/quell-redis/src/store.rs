@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::RedisOptions;
 use crate::directory::{Nodes, Prefix};
 use crate::ends::Ends;
+use crate::recorded::Recorded;
 use crate::shard::Shard;
 
 /// A store on Redis or Valkey, one node or a Cluster.
@@ -31,6 +32,7 @@ pub struct RedisStore {
     ends: Arc<Ends>,
     // Owned so that it ends with the store.
     _listener: JoinSet<()>,
+    recorded: Option<Arc<Recorded>>,
 }
 
 impl RedisStore {
@@ -45,9 +47,9 @@ impl RedisStore {
     pub(crate) fn new(
         shards: Arc<Nodes>,
         (hub, ends): (Arc<WakeHub>, Arc<Ends>),
-        listener: JoinSet<()>,
+        (listener, recorded): (JoinSet<()>, Option<Arc<Recorded>>),
     ) -> Self {
-        RedisStore { sharded: Sharded::new(shards), hub, ends, _listener: listener }
+        RedisStore { sharded: Sharded::new(shards), hub, ends, _listener: listener, recorded }
     }
 
     pub(crate) fn shards(&self) -> &Nodes {
@@ -73,6 +75,7 @@ impl Store for RedisStore {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        let _in_flight = self.recorded.as_ref().map(|recorded| recorded.begin());
         dispatch(&self.sharded, now, operation).await.map_err(caller_error)
     }
 
