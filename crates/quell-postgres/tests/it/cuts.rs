@@ -21,7 +21,7 @@ use crate::scene::Scene;
 
 /// The usual run makes one in this number of a call's cuts, and the last ones, at which the call commits
 /// and answers; a long run makes all.
-const ONE_IN: u64 = 3;
+const ONE_IN: u64 = 8;
 const LAST: usize = 6;
 /// How often a call behind a pooler, whose deadline is short, may be too slow before it is cut.
 const SLOW: usize = 5;
@@ -290,7 +290,7 @@ fn since(rows: &str, base: Timestamp) -> String {
 }
 
 /// The cuts of a call that this run makes; another part of them for each case.
-fn some_of(cuts: Vec<Cut>, case: usize) -> impl Iterator<Item = Cut> {
+pub(crate) fn some_of(cuts: Vec<Cut>, case: usize) -> impl Iterator<Item = Cut> {
     let one_in = usize::try_from(cases(ONE_IN, 1)).unwrap();
     let last = cuts.len().saturating_sub(LAST);
     let is_in = move |at: usize| at >= last || (at + case).is_multiple_of(one_in);

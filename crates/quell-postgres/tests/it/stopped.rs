@@ -8,7 +8,7 @@ use quell_conformance::calls::{Case, table};
 use quell_conformance::rig::{keyed, plain, until};
 use quell_core::{Batch, Claim, NewTrigger, QueueName, Store};
 
-use crate::cuts::{FIRST, Ground, SHARES};
+use crate::cuts::{FIRST, Ground, SHARES, some_of};
 use crate::proxy::{Cut, cuts_of};
 
 /// Others must go on within this time, no matter which process is stopped.
@@ -43,15 +43,17 @@ async fn goes_on(ground: &Ground, name: &str, at: usize) -> Duration {
 async fn stop_all(cases: Vec<Case>) -> (usize, Duration) {
     let mut ground = Ground::new(None).await;
     let (mut rounds, mut longest) = (0, Duration::ZERO);
-    for case in cases {
+    for (number, case) in cases.into_iter().enumerate() {
         ground.whole(&case).await;
         let (_, _, replies) = ground.whole(&case).await;
-        for cut in cuts_of(&replies) {
+        let stops = |cut: &Cut| match cut {
+            // At the end of the replies the call is over.
+            Cut::After(at) => *at < replies.len(),
+            _ => false,
+        };
+        let cuts = cuts_of(&replies).into_iter().filter(stops).collect();
+        for cut in some_of(cuts, number) {
             let Cut::After(at) = cut else { continue };
-            if at == replies.len() {
-                // The call is over.
-                continue;
-            }
             ground.begin(&case).await;
             ground.connect(&case).await;
             ground.proxy.set(Some(Cut::Silent(at)));
