@@ -161,7 +161,9 @@ pub(super) async fn respects_the_lease_of_the_other(waits: &Server, holds: &Serv
     std::fs::write(&file, "").unwrap();
     holds.ran_by(&first, holds.build).await;
     let ended = &waits.get(&format!("/v1/jobs/{first}")).await;
-    assert_eq!(ended["attempts"].as_array().unwrap().len(), 1, "{ended:#}");
+    // A slow worker may release what it has claimed ahead of its slots.
+    let attempts = ended["attempts"].as_array().unwrap().iter();
+    assert_eq!(attempts.filter(|one| one["outcome"] != "released").count(), 1, "{ended:#}");
     let started = &holds.is(&second, "succeeded").await["job"]["started_at"];
     assert!(time(started) >= time(&ended["job"]["ended_at"]), "{started} {ended:#}");
 }
