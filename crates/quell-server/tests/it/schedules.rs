@@ -90,7 +90,7 @@ fn r40_a_wrong_schedule_is_reported_with_its_line_and_field() {
         assert!(error.contains(needle) && error.lines().count() == 1, "{lines}\n{error}");
     }
     let error = parse("[schedules.\"a b\"]\ntask = \"now\"\nevery = \"1m\"\n").unwrap_err();
-    assert!(error.contains("use letters, digits"), "{error}");
+    assert!(error.contains("digits and _ - . : /"), "{error}");
 }
 
 #[tokio::test]
