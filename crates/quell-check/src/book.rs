@@ -12,7 +12,7 @@ use quell_core::{
 use super::calls::Calls;
 use super::limits::Starts;
 use super::processes::{Act, Processes};
-use super::read::{job_of, time_of};
+use super::read::job_of;
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
 
@@ -214,7 +214,7 @@ impl Book {
     pub fn take(&mut self, at: usize, line: &Line) {
         // A process that does harm may have a clock of its own.
         let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
-        let time = time_of(&line.event).filter(|_| by_store);
+        let time = line.event.at().filter(|_| by_store);
         self.now = time.map_or(self.now, |t| t.max(self.now));
         let old = self.now.before(self.slack.saturating_mul(4));
         while self.ended_lately.front().is_some_and(|(t, _)| *t < old) {
@@ -284,7 +284,7 @@ impl Book {
 
     /// Marks a job whose events do not follow from each other, and its newest time.
     fn doubt(&mut self, event: &Event) {
-        let Some((job, t)) = job_of(event).zip(time_of(event)) else { return };
+        let Some((job, t)) = job_of(event).zip(event.at()) else { return };
         let Some(view) = self.jobs.get_mut(&job) else { return };
         view.doubted |=
             view.has_gap(event) && self.processes.lost(Act::Any, view.newest_at, t).is_some();

@@ -8,7 +8,6 @@ use quell_core::window::Debounce;
 use quell_core::{Key, Payload, Receipt, ScheduleName, TaskName, Timestamp, TriggerId};
 
 use super::Line;
-use super::read::time_of;
 use super::views::{OpId, OpState, OpView, TaskKey};
 
 /// Every call, with what became of it.
@@ -31,7 +30,7 @@ impl Calls {
         for (at, line) in lines.iter().enumerate() {
             if !matches!(line.event, Event::Fault { .. } | Event::Heal { .. } | Event::Begin { .. })
             {
-                calls.now = calls.now.max(time_of(&line.event));
+                calls.now = calls.now.max(line.event.at());
             }
             calls.take(at, line);
         }

@@ -29,7 +29,6 @@ use quell_core::Timestamp;
 use quell_core::history::Event;
 
 use super::Line;
-use super::read::time_of;
 
 /// How long a server may still work on a call after its client died or gave up.
 pub const AFTER_DEATH: Duration = Duration::from_secs(5);
@@ -202,7 +201,7 @@ impl Process {
             return;
         }
         self.speaks = true;
-        if let Some(t) = time_of(event) {
+        if let Some(t) = event.at() {
             self.first.get_or_insert(t);
             self.newest = self.newest.max(Some(t));
         }

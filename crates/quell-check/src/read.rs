@@ -34,7 +34,7 @@ impl Line {
     /// When its change was visible to every process, if known: a transaction may read the clock long
     /// before it commits.
     pub(super) fn seen_from(&self) -> Option<Timestamp> {
-        time_of(&self.event).map(|t| self.w.map_or(t, |written| written.max(t)))
+        self.event.at().map(|t| self.w.map_or(t, |written| written.max(t)))
     }
 }
 
@@ -111,7 +111,7 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
         let (mut time, mut written) = (Timestamp::MIN, Timestamp::MIN);
         for (index, line) in lines.into_iter().enumerate() {
             let row = matches!(line.event, Event::Row { .. }).then_some(Timestamp::MAX);
-            time = row.or(time_of(&line.event)).map_or(time, |t| t.max(time));
+            time = row.or(line.event.at()).map_or(time, |t| t.max(time));
             written = line.w.map_or(written, |w| w.max(written));
             let at = if numbered { Default::default() } else { (time, written) };
             placed.push((at, line.n, file, index, line));
@@ -123,36 +123,6 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     }
     let placed = placed.into_iter();
     untie(placed.map(|((time, _), _, file, _, line)| Placed { time, file, line }).collect())
-}
-
-/// The store's time of an event that has one.
-pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
-    match event {
-        Event::Window { t, .. }
-        | Event::Suppressed { t, .. }
-        | Event::Claimed { t, .. }
-        | Event::Renew { t, .. }
-        | Event::Lapse { t, .. }
-        | Event::Settle { t, .. }
-        | Event::Cancel { t, .. }
-        | Event::Redrive { t, .. }
-        | Event::Discard { t, .. }
-        | Event::Import { t, .. }
-        | Event::Prune { t, .. }
-        | Event::SetAside { t, .. }
-        | Event::Restored { t, .. }
-        | Event::Queue { t, .. }
-        | Event::QueueDeleted { t, .. }
-        | Event::TaskChanged { t, .. }
-        | Event::Schedule { t, .. }
-        | Event::Unscheduled { t, .. }
-        | Event::Ticked { t, .. }
-        | Event::ScheduleRun { t, .. }
-        | Event::Fault { t, .. }
-        | Event::Heal { t } => Some(*t),
-        // A worker only reckons the time of `Start`.
-        _ => None,
-    }
 }
 
 /// The job that an event of a store is about, or its row.

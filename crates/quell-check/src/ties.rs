@@ -13,7 +13,7 @@ use quell_core::history::Event;
 use quell_core::{JobId, LeaseToken, SettledAs, Timestamp};
 
 use super::Line;
-use super::read::{job_of, time_of};
+use super::read::job_of;
 use super::views::TaskKey;
 
 /// A line, the time at which it stands, and the file that it is from.
@@ -223,7 +223,7 @@ pub(super) fn tied(lines: &[Line]) -> BTreeSet<JobId> {
         {
             keys.insert(*job, (task.clone(), key.clone()));
         }
-        if let Some(t) = time_of(&line.event) {
+        if let Some(t) = line.event.at() {
             moments.entry(t).or_default().push(line);
         }
     }

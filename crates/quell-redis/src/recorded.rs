@@ -69,7 +69,7 @@ impl Recorded {
 impl History for Recorded {
     fn record(&self, event: &Event) {
         let mut calls = self.calls();
-        let at = time_of(event).or(calls.last);
+        let at = event.at().or(calls.last);
         let (record, next) = (calls.records, calls.next);
         calls.last = at;
         calls.records = record.saturating_add(1);
@@ -90,33 +90,6 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The store's time of an event of a store.
-fn time_of(event: &Event) -> Option<Timestamp> {
-    match event {
-        Event::Window { t, .. }
-        | Event::Suppressed { t, .. }
-        | Event::Claimed { t, .. }
-        | Event::Renew { t, .. }
-        | Event::Lapse { t, .. }
-        | Event::Settle { t, .. }
-        | Event::Cancel { t, .. }
-        | Event::Redrive { t, .. }
-        | Event::Discard { t, .. }
-        | Event::Import { t, .. }
-        | Event::Prune { t, .. }
-        | Event::SetAside { t, .. }
-        | Event::Restored { t, .. }
-        | Event::Queue { t, .. }
-        | Event::QueueDeleted { t, .. }
-        | Event::TaskChanged { t, .. }
-        | Event::Schedule { t, .. }
-        | Event::Unscheduled { t, .. }
-        | Event::Ticked { t, .. }
-        | Event::ScheduleRun { t, .. } => Some(*t),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use quell_core::JobId;
@@ -128,7 +101,7 @@ mod tests {
 
     impl History for Kept {
         fn record(&self, event: &Event) {
-            let t = time_of(event).unwrap();
+            let t = event.at().unwrap();
             self.0.lock().unwrap().push(t.as_micros());
         }
     }

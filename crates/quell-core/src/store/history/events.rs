@@ -44,6 +44,55 @@ impl Event {
         }
     }
 
+    /// When it happened, in store time; none for an event of a caller or a worker, which only reckons it.
+    #[must_use]
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Event::Window { t, .. }
+            | Event::Suppressed { t, .. }
+            | Event::Claimed { t, .. }
+            | Event::Renew { t, .. }
+            | Event::Lapse { t, .. }
+            | Event::Settle { t, .. }
+            | Event::Cancel { t, .. }
+            | Event::Redrive { t, .. }
+            | Event::Discard { t, .. }
+            | Event::Import { t, .. }
+            | Event::Prune { t, .. }
+            | Event::SetAside { t, .. }
+            | Event::Restored { t, .. }
+            | Event::Queue { t, .. }
+            | Event::QueueDeleted { t, .. }
+            | Event::TaskChanged { t, .. }
+            | Event::Schedule { t, .. }
+            | Event::Unscheduled { t, .. }
+            | Event::Ticked { t, .. }
+            | Event::ScheduleRun { t, .. }
+            | Event::Fault { t, .. }
+            | Event::Heal { t } => Some(*t),
+            Event::Begin { .. }
+            | Event::End
+            | Event::Unanswered { .. }
+            | Event::Record { .. }
+            | Event::TriggerInvoke { .. }
+            | Event::TriggerOk { .. }
+            | Event::TriggerFail { .. }
+            | Event::TriggerInfo { .. }
+            | Event::Worker { .. }
+            | Event::Start { .. }
+            | Event::Lost { .. }
+            | Event::SettleIn { .. }
+            | Event::Effect { .. }
+            | Event::Performed { .. }
+            | Event::FlushInvoke { .. }
+            | Event::Row { .. }
+            | Event::Stamp { .. }
+            | Event::StampOk { .. }
+            | Event::Read { .. }
+            | Event::ReadOk { .. } => None,
+        }
+    }
+
     /// A scheduled job's window after a change.
     #[must_use]
     pub fn window(t: Timestamp, job: &Job) -> Event {
