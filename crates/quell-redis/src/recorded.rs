@@ -22,8 +22,6 @@ struct Calls {
     /// The number of the next call.
     next: u64,
     in_flight: BTreeSet<u64>,
-    /// The time of the last event, for those that have none.
-    last: Option<Timestamp>,
     /// What is held by its time and the number of its record, with the number of the first call that
     /// began after it was recorded.
     held: BTreeMap<(Option<Timestamp>, u64), (Event, u64)>,
@@ -69,11 +67,9 @@ impl Recorded {
 impl History for Recorded {
     fn record(&self, event: &Event) {
         let mut calls = self.calls();
-        let at = event.at().or(calls.last);
         let (record, next) = (calls.records, calls.next);
-        calls.last = at;
         calls.records = record.saturating_add(1);
-        calls.held.insert((at, record), (event.clone(), next));
+        calls.held.insert((event.at(), record), (event.clone(), next));
         self.pass_on(calls);
     }
 
