@@ -28,3 +28,23 @@ pub fn cases_by(name: &str, usual: u64, long: u64) -> u64 {
         |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is not a number of cases")),
     )
 }
+
+/// The places of one call, such as those at which it is cut, that a run tries: all in a long run. A usual
+/// run tries one in `one_in` of them, others for each number of a call, and the `last` ones.
+///
+/// ```
+/// use quell_conformance::effort::some_of;
+///
+/// let tried: Vec<u32> = some_of((0..9).collect(), 1, (4, 2)).collect();
+/// assert!(tried == [3, 7, 8] || tried.len() == 9);
+/// ```
+pub fn some_of<T>(
+    places: Vec<T>,
+    call: usize,
+    (one_in, last): (u64, usize),
+) -> impl Iterator<Item = T> {
+    let one_in = usize::try_from(cases(one_in, 1)).unwrap_or(usize::MAX);
+    let last = places.len().saturating_sub(last);
+    let is_in = move |at: usize| at >= last || at.saturating_add(call).is_multiple_of(one_in);
+    places.into_iter().enumerate().filter(move |(at, _)| is_in(*at)).map(|(_, place)| place)
+}

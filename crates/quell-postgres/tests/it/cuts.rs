@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
-use quell_conformance::effort::cases;
+use quell_conformance::effort::some_of;
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, JobId, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
@@ -21,8 +21,7 @@ use crate::scene::Scene;
 
 /// The usual run makes one in this number of a call's cuts, and the last ones, at which the call commits
 /// and answers; a long run makes all.
-const ONE_IN: u64 = 8;
-const LAST: usize = 6;
+pub(crate) const TRIED: (u64, usize) = (8, 6);
 /// How often a call behind a pooler, whose deadline is short, may be too slow before it is cut.
 const SLOW: usize = 5;
 /// How many cases are cut at a time.
@@ -289,14 +288,6 @@ fn since(rows: &str, base: Timestamp) -> String {
     reported
 }
 
-/// The cuts of a call that this run makes; another part of them for each case.
-pub(crate) fn some_of(cuts: Vec<Cut>, case: usize) -> impl Iterator<Item = Cut> {
-    let one_in = usize::try_from(cases(ONE_IN, 1)).unwrap();
-    let last = cuts.len().saturating_sub(LAST);
-    let is_in = move |at: usize| at >= last || (at + case).is_multiple_of(one_in);
-    cuts.into_iter().enumerate().filter(move |(at, _)| is_in(*at)).map(|(_, cut)| cut)
-}
-
 /// Cuts each of these cases; says how often, and what the outcomes were.
 async fn cut_all(of_share: Vec<Case>) -> (usize, String) {
     let mut ground = Ground::new(None).await;
@@ -306,7 +297,7 @@ async fn cut_all(of_share: Vec<Case>) -> (usize, String) {
         ground.whole(&case).await;
         let (before, after, replies) = ground.whole(&case).await;
         let mut reported = BTreeMap::new();
-        for cut in some_of(cuts_of(&replies), number) {
+        for cut in some_of(cuts_of(&replies), number, TRIED) {
             let answer = ground.round(&case, cut, (&before, &after)).await.unwrap();
             *reported.entry(answer).or_insert(0) += 1;
         }
@@ -358,7 +349,7 @@ async fn cut_pooler(pooling: Pooling) {
         let changes = before != after;
         let whole = |cut: &Cut| matches!(cut, Cut::Before(_));
         let cuts = cuts_of(&replies).into_iter().filter(whole).collect();
-        for cut in some_of(cuts, number) {
+        for cut in some_of(cuts, number, TRIED) {
             let mut tries = 0..SLOW;
             let answer = loop {
                 assert!(tries.next().is_some(), "{}, {cut:?}: failed by itself", case.name);

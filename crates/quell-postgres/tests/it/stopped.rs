@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
+use quell_conformance::effort::some_of;
 use quell_conformance::rig::{keyed, plain, until};
 use quell_core::{Batch, Claim, NewTrigger, QueueName, Store};
 
-use crate::cuts::{FIRST, Ground, SHARES, some_of};
+use crate::cuts::{FIRST, Ground, SHARES, TRIED};
 use crate::proxy::{Cut, cuts_of};
 
 /// Others must go on within this time, no matter which process is stopped.
@@ -52,7 +53,7 @@ async fn stop_all(cases: Vec<Case>) -> (usize, Duration) {
             _ => false,
         };
         let cuts = cuts_of(&replies).into_iter().filter(stops).collect();
-        for cut in some_of(cuts, number) {
+        for cut in some_of(cuts, number, TRIED) {
             let Cut::After(at) = cut else { continue };
             ground.begin(&case).await;
             ground.connect(&case).await;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
-use quell_conformance::effort::cases;
+use quell_conformance::effort::some_of;
 use quell_conformance::rig::until;
 use quell_core::{ErrorKind, JobId, Result, Store};
 use quell_redis::RedisStore;
@@ -19,8 +19,7 @@ use redis::aio::MultiplexedConnection;
 use crate::place::{Place, answers, at_last, dump, make_shard, server};
 
 /// The usual run makes one in this number of a call's cuts, and the last ones.
-const ONE_IN: u64 = 3;
-const LAST: usize = 8;
+const TRIED: (u64, usize) = (3, 8);
 /// How connections for hints introduce themselves.
 const HINTS: &[u8] = b"SUBSCRIBE";
 /// Calls that write to several shards, and write again where they are made again.
@@ -215,15 +214,6 @@ fn cuts_of(ends: &[usize]) -> Vec<Cut> {
     cuts
 }
 
-/// The cuts of a call that this run makes: the last ones, at which the call commits and answers, and a share
-/// of the others, another one for each call; all in a long run.
-fn some_of(cuts: Vec<Cut>, call: usize) -> impl Iterator<Item = Cut> {
-    let one_in = usize::try_from(cases(ONE_IN, 1)).unwrap();
-    let last = cuts.len().saturating_sub(LAST);
-    let is_in = move |at: usize| at >= last || (at + call).is_multiple_of(one_in);
-    cuts.into_iter().enumerate().filter(move |(at, _)| is_in(*at)).map(|(_, cut)| cut)
-}
-
 /// Says how each call fared.
 async fn cut_each_call(mut ground: Ground) -> String {
     let mut report = String::new();
@@ -233,7 +223,7 @@ async fn cut_each_call(mut ground: Ground) -> String {
         ground.whole(&case).await;
         let (before, after, ends) = ground.whole(&case).await;
         let mut reported = BTreeMap::new();
-        for cut in some_of(cuts_of(&ends), call) {
+        for cut in some_of(cuts_of(&ends), call, TRIED) {
             *reported.entry(ground.round(&case, cut, (&before, &after)).await).or_insert(0) += 1;
             rounds += 1;
         }
