@@ -93,6 +93,7 @@ impl Calls {
             when,
             fold,
             payload,
+            trace,
             ..
         } = event
         else {
@@ -113,6 +114,7 @@ impl Calls {
             when: *when,
             fold: fold.clone(),
             payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
+            trace: trace.clone(),
             state: OpState::Unknown,
             answered: None,
         })
@@ -137,6 +139,7 @@ impl Calls {
             when: *when,
             fold: fold.clone(),
             payload: None,
+            trace: None,
             state: OpState::Unknown,
             answered: None,
         })

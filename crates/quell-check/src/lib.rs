@@ -48,6 +48,7 @@ mod stamps;
 mod ticks;
 mod ties;
 mod timing;
+mod traces;
 mod views;
 
 pub use book::Book;
@@ -99,6 +100,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(dedup::Dedup),
         Box::<idempotency::Idempotent>::default(),
         Box::new(payload::Payloads),
+        Box::new(traces::Contexts),
         Box::<stamps::Stamps>::default(),
         Box::<ticks::Ticks>::default(),
     ];

@@ -6,6 +6,7 @@ use quell_core::dedup::HoldUntil;
 use quell_core::history::Event;
 use quell_core::idempotency::Idempotency;
 use quell_core::job::Shape;
+use quell_core::trace::TraceContext;
 use quell_core::trigger::When;
 use quell_core::window::{Debounce, DueReason};
 use quell_core::{
@@ -58,6 +59,8 @@ pub struct OpView {
     pub fold: Option<Fold>,
     /// Its payload.
     pub payload: Option<Payload>,
+    /// Its trace context.
+    pub trace: Option<TraceContext>,
     /// What became of it.
     pub state: OpState,
     /// When its answer was written, on its host's clock.

@@ -19,8 +19,8 @@ use crate::backend::PostgresBackend;
 use crate::error::corrupt;
 use crate::leases::lease_until;
 use crate::row::{
-    blocked, closed_before, decode, get, job_columns, lane_of, next_window, optional_time, signed,
-    time, unsigned,
+    JOB_COLUMNS, blocked, closed_before, decode, get, job_columns, lane_of, next_window,
+    optional_time, signed, time, unsigned,
 };
 use crate::sql::PgQuery;
 use crate::step::{Home, Loaded, Step};
@@ -169,7 +169,7 @@ impl PostgresBackend {
             let rows = step.fetch(self, "read jobs", query).await?;
             self.know_lanes_of(step, &rows).await?;
             for row in &rows {
-                let home = if get(row, 28)? { Home::Ended } else { Home::Waiting };
+                let home = if get(row, JOB_COLUMNS)? { Home::Ended } else { Home::Waiting };
                 let job = Arc::new(decode(row, &self.names)?);
                 step.jobs.insert(job.id, Loaded { job, home });
             }

@@ -3,6 +3,7 @@
 //! Reading only; `write` is the other way.
 
 use quell_core::job::Shape;
+use quell_core::trace::Traces;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
     Attempt, AttemptOutcome, Error, Job, JobId, JobState, Key, LeaseToken, Payload, Result,
@@ -95,12 +96,14 @@ macro_rules! job_columns {
             ", j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
              j.partition, ",
             $payload,
-            ", j.output"
+            ", j.output, j.traces"
         )
     };
 }
 pub(crate) use job_columns;
 
+/// How many columns [`job_columns`] has.
+pub(crate) const JOB_COLUMNS: usize = 29;
 /// The place of the time of a job's end among [`job_columns`].
 pub(crate) const ENDED_AT: usize = 20;
 
@@ -182,7 +185,13 @@ fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
         shape: shape.map_err(|error| corrupt(format_args!("shape: {error}")))?.unwrap_or_default(),
         payload: Payload::from_stored(payload.unwrap_or_default()),
         output: get::<Option<&str>, _>(row, 27)?.map(Payload::from_stored),
+        traces: traces(row, 28)?,
     })
+}
+
+/// The trace contexts of a job (R42).
+pub(crate) fn traces(row: &PgRow, index: usize) -> Result<Traces> {
+    Ok(get::<Option<&str>, _>(row, index)?.map(Traces::from_stored).unwrap_or_default())
 }
 
 fn decode_window(row: &PgRow) -> Result<Window> {

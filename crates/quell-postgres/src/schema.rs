@@ -18,12 +18,15 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 1] = [concat!(
-    include_str!("sql/tables.sql"),
-    include_str!("sql/functions.sql"),
-    include_str!("sql/counts.sql"),
-    include_str!("sql/triggers.sql"),
-)];
+const MIGRATIONS: [&str; 2] = [
+    concat!(
+        include_str!("sql/tables.sql"),
+        include_str!("sql/functions.sql"),
+        include_str!("sql/counts.sql"),
+        include_str!("sql/triggers.sql"),
+    ),
+    include_str!("sql/traces.sql"),
+];
 
 const WHAT: &str = "migrate the schema";
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use quell_core::edge::Edge;
 use quell_core::job::Shape;
+use quell_core::trace::TraceContext;
 use quell_core::trigger::When;
 use quell_core::{Job, JobId, NewTrigger, Result, Timestamp};
 use serde::Serialize;
@@ -32,21 +33,21 @@ const INSERT_PLAIN: &str = concat!(
              insert into quell.delta (lane_id, now, jobs)
              select lane_id, 0, jobs from unnest($10::int[], $11::bigint[]) c (lane_id, jobs)),
          asked as (
-             select t.ord, t.lane_id, t.task_id, t.partition_id, t.partition, t.payload, c.now,
+             select t.ord, t.lane_id, t.task_id, t.partition_id, t.partition, t.payload, t.traces, c.now,
                     case when t.delay > 9223372036854775807 - c.now then 9223372036854775807
                          else coalesce(t.at, c.now + t.delay) end as asked_at
                from clock c, unnest($3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[],
-                    $8::int[], $9::text[])
+                    $8::int[], $9::text[], $12::text[])
                     with ordinality
-                    as t (lane_id, task_id, delay, at, payload, partition_id, partition, ord)
+                    as t (lane_id, task_id, delay, at, payload, partition_id, partition, traces, ord)
               order by t.ord),
          new as (
              insert into quell.job
                     (id, lane_id, task_id, due_at, first_at, asked_at, reason, payload,
-                     partition_id, partition)
+                     partition_id, partition, traces)
              select nextval('quell.job_id'), lane_id, task_id, greatest(now, asked_at), now,
                     asked_at, case when asked_at > now then 1 else 0 end, payload, partition_id,
-                    partition
+                    partition, traces
                from asked
           returning id)
          select c.now, (select array_agg(id) from new) from clock c"
@@ -61,7 +62,7 @@ pub(crate) fn insert_plain(
 ) -> Result<PgQuery> {
     let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
     let (mut delays, mut times, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut partition_ids, mut partitions) = (Vec::new(), Vec::new());
+    let (mut partition_ids, mut partitions, mut traces) = (Vec::new(), Vec::new(), Vec::new());
     let mut counted: BTreeMap<i32, i64> = BTreeMap::new();
     for trigger in triggers {
         let lane = names.find(&trigger.queue, &trigger.task, trigger.priority);
@@ -85,11 +86,16 @@ pub(crate) fn insert_plain(
             Some(name) => names.partition_id(name).ok_or_else(|| corrupt("a partition"))?,
         });
         partitions.push(partition.map(|name| name.as_str().to_owned()));
+        traces.push(trigger.trace.as_ref().map(TraceContext::to_string));
+    }
+    // An empty column stands for nulls.
+    if traces.iter().all(Option::is_none) {
+        traces.clear();
     }
     let query = asked.bind(sql.query(INSERT_PLAIN)).bind(lanes).bind(tasks);
     let query = query.bind(delays).bind(times).bind(payloads).bind(partition_ids).bind(partitions);
     let (counted_lanes, counts): (Vec<i32>, Vec<i64>) = counted.into_iter().unzip();
-    Ok(query.bind(counted_lanes).bind(counts))
+    Ok(query.bind(counted_lanes).bind(counts).bind(traces))
 }
 
 impl Tx {
@@ -123,11 +129,11 @@ impl Tx {
         const INSERT: &str = "insert into quell.job
                 (id, lane_id, task_id, due_at, first_at, bound_at, asked_at, not_before, reason,
                  triggers, suppressed, overlap, period, key, shape, payload, partition_id, partition,
-                 closed, behind)
+                 closed, behind, traces)
              select * from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[],
                  $6::bigint[], $7::bigint[], $8::bigint[], $9::smallint[], $10::bigint[],
                  $11::bigint[], $12::bool[], $13::bigint[], $14::text[], $15::text[], $16::text[],
-                 $17::int[], $18::text[], $19::bool[], $20::bigint[])";
+                 $17::int[], $18::text[], $19::bool[], $20::bigint[], $21::text[])";
         if jobs.is_empty() {
             return Ok(());
         }
@@ -157,7 +163,8 @@ impl Tx {
             .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
             .bind(column(&jobs, |job, _| partition(job)))
             .bind(column(&jobs, |job, _| job.is_closed_window()))
-            .bind(column(&jobs, |job, _| behind.get(&job.id).map(|id| signed(id.get()))));
+            .bind(column(&jobs, |job, _| behind.get(&job.id).map(|id| signed(id.get()))))
+            .bind(column(&jobs, |job, _| traces(job)));
         self.run("write new jobs", query).await
     }
 
@@ -171,15 +178,15 @@ impl Tx {
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
                     attempt = w.attempt, overlap = w.overlap, period = w.period, shape = w.shape,
                     payload = coalesce(w.payload, j.payload), partition_id = w.partition_id,
-                    partition = w.partition, closed = w.closed,
+                    partition = w.partition, closed = w.closed, traces = w.traces,
                     behind = case when not w.overlap then j.behind end
                from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[],
                            $6::bigint[], $7::bigint[], $8::smallint[], $9::bigint[], $10::bigint[],
                            $11::int[], $12::bool[], $13::bigint[], $14::text[], $15::text[],
-                           $16::int[], $17::text[], $18::bool[])
+                           $16::int[], $17::text[], $18::bool[], $19::text[])
                     as w (id, lane_id, due_at, last_at, bound_at, asked_at, not_before, reason,
                           triggers, suppressed, attempt, overlap, period, shape, payload,
-                          partition_id, partition, closed)
+                          partition_id, partition, closed, traces)
               where j.id between w.id and w.id";
         const SUPPRESS: &str =
             "update quell.ended j set triggers = w.triggers, suppressed = w.suppressed
@@ -213,7 +220,8 @@ impl Tx {
                 .bind(column(&jobs, |job, _| text(job)))
                 .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
                 .bind(column(&jobs, |job, _| partition(job)))
-                .bind(column(&jobs, |job, _| job.is_closed_window()));
+                .bind(column(&jobs, |job, _| job.is_closed_window()))
+                .bind(column(&jobs, |job, _| traces(job)));
             self.run("write windows", query).await?;
         }
         if !ended.is_empty() {
@@ -240,12 +248,12 @@ impl Tx {
                 set (lane_id, state, due_at, last_at, bound_at, asked_at, not_before, reason,
                      triggers, suppressed, attempt, failures, token, lapses, overlap, period,
                      started_at, ended_at, absorbed_by, worker, error, shape, payload,
-                     partition_id, partition, closed, behind)
+                     partition_id, partition, closed, behind, traces)
                   = (w.lane_id, w.state, w.due_at, w.last_at, w.bound_at, w.asked_at, w.not_before,
                      w.reason, w.triggers, w.suppressed, w.attempt, w.failures, w.token, w.lapses,
                      w.overlap, w.period, w.started_at, w.ended_at, w.absorbed_by,
                      w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition,
-                     w.closed, w.behind)
+                     w.closed, w.behind, w.traces)
                from json_populate_recordset(null::quell.job, $1::json) w
               where j.id between w.id and w.id";
         const LEAVE: [&str; 2] = [
@@ -337,6 +345,7 @@ struct Row<'j> {
     shape: Option<String>,
     payload: &'j str,
     output: Option<&'j str>,
+    traces: Option<&'j str>,
 }
 
 impl<'j> Row<'j> {
@@ -378,6 +387,7 @@ impl<'j> Row<'j> {
             shape: shape(job)?,
             payload: job.payload.as_str(),
             output: job.output.as_ref().map(quell_core::Payload::as_str),
+            traces: job.traces.as_str(),
         })
     }
 }
@@ -412,6 +422,11 @@ fn period(shape: &Shape) -> Option<i64> {
 
 fn partition(job: &Job) -> Option<String> {
     job.partition.as_ref().map(|partition| partition.as_str().to_owned())
+}
+
+/// The trace contexts of a job (R42).
+fn traces(job: &Job) -> Option<String> {
+    job.traces.as_str().map(str::to_owned)
 }
 
 fn unless_min(time: Timestamp) -> Option<i64> {

@@ -7,12 +7,14 @@ use quell_core::dedup::{Hold, HoldUntil};
 use quell_core::idempotency::{Fingerprint, Kept, Record};
 use quell_core::job::Shape;
 use quell_core::limit::StartLog;
+use quell_core::trace::Traces;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
     Draw, Error, ErrorKind, Job, JobId, JobState, Key, LeaseToken, Payload, QueueName, Result,
     TaskName, Timestamp, UnreadableJob, WorkerId,
 };
 use quell_engine::Note;
+use rmp::decode::read_array_len;
 use rmp::encode::{write_array_len, write_bool, write_nil, write_sint, write_str, write_uint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -77,7 +79,12 @@ struct Stored {
     closed: bool,
     #[serde(default)]
     surplus: i64,
+    #[serde(default)]
+    traces: Option<String>,
 }
+
+/// How many fields [`Stored`] has.
+const FIELDS: u32 = 31;
 
 /// A job's row, with the numbers of its lane and its shape.
 pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
@@ -115,6 +122,7 @@ pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
     row.text(job.error.as_deref());
     row.flag(job.shape.closed);
     row.signed(job.shape.surplus);
+    row.text(job.traces.as_str());
     let mut bytes = Vec::with_capacity(row.kept.saturating_add(3));
     // Writing to memory does not fail.
     let _written = write_array_len(&mut bytes, row.kept_fields);
@@ -203,7 +211,7 @@ fn write_number(bytes: &mut Vec<u8>, number: i64) {
 /// Fails with an error that names the job where the row cannot be decoded.
 pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> {
     let wrong = |why: &dyn std::fmt::Display| Error::unreadable(id, why);
-    let stored: Stored = rmp_serde::from_slice(bytes).map_err(|error| wrong(&error))?;
+    let stored = Stored::read(bytes).map_err(|error| wrong(&error))?;
     let lane = known.lane(stored.lane).ok_or_else(|| wrong(&"its lane is unknown"))?.clone();
     let policy = known.shape(stored.shape).ok_or_else(|| wrong(&"its shape is unknown"))?;
     let state = JobState::from_code(stored.state).ok_or_else(|| wrong(&"its state is unknown"))?;
@@ -214,13 +222,28 @@ pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> 
 /// What is known of a job whose row cannot be decoded as a whole: enough to take it out of the
 /// indexes, which do not depend on its shape and reason. None where nothing of it can be decoded.
 pub(crate) fn decode_in_part(id: JobId, bytes: &[u8], known: &Known) -> Option<Job> {
-    let stored: Stored = rmp_serde::from_slice(bytes).ok()?;
+    let stored = Stored::read(bytes).ok()?;
     let lane = known.lane(stored.lane)?.clone();
     let state = JobState::from_code(stored.state)?;
     stored.into_job(id, lane, (Shape::default(), state, DueReason::Immediate)).ok()
 }
 
 impl Stored {
+    /// Reads a row. What a later version has added at its end is passed over.
+    fn read(mut bytes: &[u8]) -> Result<Self, rmp_serde::decode::Error> {
+        let whole = bytes;
+        match read_array_len(&mut bytes) {
+            Ok(fields) if fields > FIELDS => {
+                let mut known = Vec::with_capacity(whole.len());
+                // Writing to memory does not fail.
+                let _written = write_array_len(&mut known, FIELDS);
+                known.extend_from_slice(bytes);
+                rmp_serde::from_slice(&known)
+            }
+            _ => rmp_serde::from_slice(whole),
+        }
+    }
+
     fn into_job(
         self,
         id: JobId,
@@ -254,6 +277,7 @@ impl Stored {
             absorbed_by: self.absorbed_by.map(JobId::new),
             error: self.error,
             output: self.output.map(Payload::from_stored),
+            traces: self.traces.as_deref().map(Traces::from_stored).unwrap_or_default(),
         })
     }
 

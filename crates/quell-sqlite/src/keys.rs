@@ -15,10 +15,10 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::names::Names;
-use crate::row::{decode, get, job_columns, signed};
+use crate::row::{JOB_COLUMNS, decode, get, job_columns, signed};
 
 /// The column of the key, after those of the job.
-const KEY: usize = 28;
+const KEY: usize = JOB_COLUMNS;
 
 /// What follows the column of a key.
 pub(crate) mod kept {

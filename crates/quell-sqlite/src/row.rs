@@ -6,6 +6,7 @@
 
 use quell_core::effect::Done;
 use quell_core::job::Shape;
+use quell_core::trace::Traces;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
     Attempt, AttemptOutcome, Effect, EffectName, Error, Job, JobId, JobState, Key, LeaseToken,
@@ -27,12 +28,14 @@ macro_rules! job_columns {
              j.token, j.lapses, j.key, j.lease_until, j.started_at, j.ended_at, j.absorbed_by, \
              j.worker, j.error, j.shape, ",
             $payload,
-            ", j.partition, j.output"
+            ", j.partition, j.output, j.traces"
         )
     };
 }
 pub(crate) use job_columns;
 
+/// How many columns [`job_columns`] has.
+pub(crate) const JOB_COLUMNS: usize = 29;
 /// The place of the time of a job's end among [`job_columns`].
 pub(crate) const ENDED_AT: usize = 20;
 
@@ -109,7 +112,13 @@ fn decode_known(id: JobId, row: &SqliteRow, names: &Names) -> Result<Job> {
         shape: shape.map_err(|error| corrupt(format_args!("shape: {error}")))?.unwrap_or_default(),
         payload: Payload::from_stored(payload.unwrap_or_default()),
         output: get::<Option<&str>, _>(row, 27)?.map(Payload::from_stored),
+        traces: traces(row, 28)?,
     })
+}
+
+/// The trace contexts of a job (R42).
+pub(crate) fn traces(row: &SqliteRow, index: usize) -> Result<Traces> {
+    Ok(get::<Option<&str>, _>(row, index)?.map(Traces::from_stored).unwrap_or_default())
 }
 
 fn decode_window(row: &SqliteRow) -> Result<Window> {
@@ -143,7 +152,7 @@ pub(crate) fn decode_in_part(id: JobId, row: &SqliteRow, names: &Names) -> Optio
     let code = number(2).and_then(|code| u8::try_from(code).ok());
     let shape = text(24).and_then(|shape| serde_json::from_str::<Shape>(&shape).ok());
     // Its place at its key says whether the window is closed.
-    let closed = number(28).is_some_and(|hold| hold < 0);
+    let closed = number(JOB_COLUMNS).is_some_and(|hold| hold < 0);
     let at = |index: usize| number(index).map(Timestamp::from_micros);
     Some(Job {
         partition: text(26).and_then(|partition| Key::new(partition).ok()),
@@ -162,6 +171,7 @@ pub(crate) fn decode_in_part(id: JobId, row: &SqliteRow, names: &Names) -> Optio
         ended_at: at(ENDED_AT),
         absorbed_by: number(21).map(|id| JobId::new(unsigned(id))),
         error: text(23),
+        traces: traces(row, 28).unwrap_or_default(),
         ..Job::new(id, task, queue, payload, window)
     })
 }

@@ -146,13 +146,26 @@ pub(crate) async fn insert_plain(
         2,
         1024,
     );
+    static INSERT_TRACED: Sized = Sized::new(
+        [
+            "with w (id, payload, traces) as (values ",
+            ")
+             insert into quell_job (id, payload, traces, lane_id, task_id, due_at, first_at, partition)
+             select id, payload, traces, ?, ?, ?, ?, ? from w where id is not null",
+        ],
+        3,
+        1024,
+    );
     let Some(first) = jobs.first() else { return Ok(()) };
     let lane = names.intern(db, &first.queue, &first.task, first.priority).await?;
     let lane_id = names.intern_partition(db, lane.id, first.partition.as_ref()).await?;
     let partition = partition(first);
+    let is_traced = jobs.iter().any(|job| !job.traces.is_empty());
+    let insert = if is_traced { &INSERT_TRACED } else { &INSERT };
     let (due, first) = (first.window.due_at.as_micros(), first.window.first_at.as_micros());
     let bind = |query: Trip, job: &&Job| {
-        Ok(query.bind(signed(job.id.get())).bind(job.payload.as_str().to_owned()))
+        let query = query.bind(signed(job.id.get())).bind(job.payload.as_str().to_owned());
+        Ok(if is_traced { query.bind(traces(job)) } else { query })
     };
     let finish = |query: Trip| {
         let query = query.bind(lane_id).bind(lane.task_id).bind(due).bind(first);
@@ -160,7 +173,7 @@ pub(crate) async fn insert_plain(
     };
     // The first jobs of partitions are kept after it.
     let last = if partition.is_some() { Last::Alone } else { last };
-    INSERT.write(db, jobs, bind, finish, last).await?;
+    insert.write(db, jobs, bind, finish, last).await?;
     tally.add(LaneState::new(lane_id, JobState::Scheduled), jobs.len());
     note_heads(db, partition.iter().map(|_| lane_id)).await
 }
@@ -174,15 +187,15 @@ pub(crate) async fn insert_new(
     static INSERT: Sized = Sized::new(
         [
             "with w (id, lane_id, task_id, waits, due_at, first_at, bound_at, asked_at, not_before,
-                     reason, triggers, suppressed, key, hold, shape, partition, payload)
+                     reason, triggers, suppressed, key, hold, shape, partition, payload, traces)
                   as (values ",
             ")
              insert into quell_job (id, lane_id, task_id, waits, due_at, first_at, bound_at,
                                     asked_at, not_before, reason, triggers, suppressed, key, hold,
-                                    shape, partition, payload)
+                                    shape, partition, payload, traces)
              select * from w where id is not null",
         ],
-        17,
+        18,
         256,
     );
     let bind = |query: Trip, (job, lane_id, task_id): &Laned<'_>| {
@@ -204,7 +217,8 @@ pub(crate) async fn insert_new(
             .bind(hold(job))
             .bind(shape(job)?)
             .bind(partition(job))
-            .bind(job.payload.as_str().to_owned()))
+            .bind(job.payload.as_str().to_owned())
+            .bind(traces(job)))
     };
     let jobs = laned(db, names, jobs).await?;
     let has_partitions = jobs.iter().any(|(job, ..)| job.partition.is_some());
@@ -247,13 +261,15 @@ pub(crate) async fn update_joined(
     static UPDATE: Sized = Sized::new(
         [
             "with w (id, lane_id, waits, due_at, last_at, bound_at, asked_at, not_before, reason,
-                     triggers, suppressed, attempt, shape, partition, hold, payload) as (values ",
+                     triggers, suppressed, attempt, shape, partition, hold, payload, traces)
+                  as (values ",
             ")
              update quell_job
                 set lane_id = w.lane_id, waits = w.waits, due_at = w.due_at, last_at = w.last_at,
                     bound_at = w.bound_at, asked_at = w.asked_at, not_before = w.not_before,
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
                     attempt = w.attempt, shape = w.shape, partition = w.partition,
+                    traces = w.traces,
                     -- Null where it stays: only a window that closes gives up its place.
                     hold = coalesce(w.hold, quell_job.hold),
                     -- Null where it was not read, which says that it stays.
@@ -261,7 +277,7 @@ pub(crate) async fn update_joined(
                from w
               where quell_job.id = w.id",
         ],
-        16,
+        17,
         256,
     );
     let bind = |query: Trip, (job, lane_id, _): &Laned<'_>| {
@@ -283,7 +299,8 @@ pub(crate) async fn update_joined(
             .bind(shape(job)?)
             .bind(partition(job))
             .bind(hold(job).filter(|hold| *hold < 0))
-            .bind((!payload.is_empty()).then(|| payload.to_owned())))
+            .bind((!payload.is_empty()).then(|| payload.to_owned()))
+            .bind(traces(job)))
     };
     let jobs = laned(db, names, jobs).await?;
     UPDATE.write(db, &jobs, bind, |query| query, last).await
@@ -295,13 +312,13 @@ static PUT: Sized = Sized::new(
         "with w (id, lane_id, task_id, state, waits, due_at, first_at, last_at, bound_at,
                  asked_at, not_before, reason, triggers, suppressed, attempt, failures, token,
                  lapses, key, hold, lease_until, started_at, ended_at, absorbed_by, worker,
-                 error, shape, payload, partition, output) as (values ",
+                 error, shape, payload, partition, output, traces) as (values ",
         ")
          insert into quell_job (id, lane_id, task_id, state, waits, due_at, first_at, last_at,
                                 bound_at, asked_at, not_before, reason, triggers, suppressed,
                                 attempt, failures, token, lapses, key, hold, lease_until,
                                 started_at, ended_at, absorbed_by, worker, error, shape,
-                                payload, partition, output)
+                                payload, partition, output, traces)
          select * from w where id is not null
              on conflict (id) do update set
                 lane_id = excluded.lane_id, state = excluded.state, waits = excluded.waits,
@@ -315,9 +332,9 @@ static PUT: Sized = Sized::new(
                 ended_at = excluded.ended_at, absorbed_by = excluded.absorbed_by,
                 worker = excluded.worker, error = excluded.error, shape = excluded.shape,
                 payload = excluded.payload, partition = excluded.partition,
-                output = excluded.output",
+                output = excluded.output, traces = excluded.traces",
     ],
-    30,
+    31,
     64,
 );
 
@@ -378,7 +395,8 @@ fn bind_whole(query: Trip, (job, lane_id, task_id): &Laned<'_>) -> Result<Trip> 
         .bind(shape(job)?)
         .bind(job.payload.as_str().to_owned())
         .bind(partition(job))
-        .bind(job.output.as_ref().map(|output| output.as_str().to_owned())))
+        .bind(job.output.as_ref().map(|output| output.as_str().to_owned()))
+        .bind(traces(job)))
 }
 
 /// Which place of its key a job holds: see the schema.
@@ -393,6 +411,11 @@ fn hold(job: &Job) -> Option<i64> {
 
 fn partition(job: &Job) -> Option<String> {
     job.partition.as_ref().map(|partition| partition.as_str().to_owned())
+}
+
+/// The trace contexts of a job (R42).
+fn traces(job: &Job) -> Option<String> {
+    job.traces.as_str().map(str::to_owned)
 }
 
 fn shape(job: &Job) -> Result<Option<String>> {

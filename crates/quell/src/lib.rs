@@ -71,6 +71,8 @@ pub mod worker;
 mod client;
 mod metrics;
 mod operator;
+#[cfg(feature = "opentelemetry")]
+mod otel;
 mod random;
 mod spans;
 

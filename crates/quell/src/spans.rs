@@ -18,7 +18,10 @@ const MAX_ERROR_BYTES: usize = 256;
 /// The span of one attempt. It is the root of a trace: a worker's own span would hold all attempts
 /// of the worker's life together.
 pub(crate) fn attempt(job: &ClaimedJob, queue: &QueueName) -> Span {
-    attempt_with(job, queue, key_hash)
+    let span = attempt_with(job, queue, key_hash);
+    #[cfg(feature = "opentelemetry")]
+    crate::otel::link(&span, &job.traces);
+    span
 }
 
 fn attempt_with(job: &ClaimedJob, queue: &QueueName, hash: impl Fn(&Key) -> String) -> Span {
@@ -113,7 +116,20 @@ fn why(outcome: &Outcome) -> Option<&str> {
 }
 
 /// The span of a call that sends triggers, for as long as the caller waits.
-pub(crate) fn trigger(batch: &Batch) -> Span {
+///
+/// Triggers without a trace context get that of the span (R42).
+pub(crate) fn trigger(batch: &mut Batch) -> Span {
+    let span = trigger_span(batch);
+    #[cfg(feature = "opentelemetry")]
+    if let Some(context) = crate::otel::context_of(&span) {
+        for trigger in batch.triggers.iter_mut().filter(|trigger| trigger.trace.is_none()) {
+            trigger.trace = Some(context.clone());
+        }
+    }
+    span
+}
+
+fn trigger_span(batch: &Batch) -> Span {
     let all = &batch.triggers;
     debug_span!(
         target: "quell::trigger",
@@ -174,6 +190,7 @@ fn first_line(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use quell_core::trace::Traces;
     use quell_core::{LeaseToken, Payload, Timestamp};
     use tracing::subscriber::{NoSubscriber, with_default};
 
@@ -194,6 +211,7 @@ mod tests {
             first_at: at,
             due_at: at,
             lease_until: at,
+            traces: Traces::default(),
         })
     }
 

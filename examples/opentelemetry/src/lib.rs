@@ -1,23 +1,16 @@
-//! Traces with OpenTelemetry: the spans of triggers and attempts, and links from a run to the
-//! requests that triggered it.
+//! Traces with OpenTelemetry: the spans of triggers and attempts, and links from a run to what triggered
+//! it.
 //!
-//! A service copies [`install`], with an exporter of its own, and [`IndexPage`]: Quell stores no
-//! trace context, so the task carries the one of each trigger in its payload. [`story`] is what the
-//! program shows.
+//! A service copies [`install`], with an exporter of its own, and enables Quell's feature
+//! `opentelemetry`. [`story`] is what the program shows.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry::Context;
-use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::{TraceContextExt, TracerProvider};
-use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
-use quell::{Ctx, Fold, Jitter, JobResult, Policy, Quell, Task, TaskError};
+use quell::{Ctx, Jitter, JobResult, Policy, Quell, Task, TaskError};
 use serde::{Deserialize, Serialize};
-use tracing::{Instrument, Level, Span, info_span};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing::{Instrument, Level, info_span};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -39,34 +32,10 @@ pub fn install(exporter: impl SpanExporter + 'static) -> anyhow::Result<SdkTrace
     Ok(provider)
 }
 
-/// The W3C headers `traceparent` and `tracestate` of a span.
-type TraceContext = HashMap<String, String>;
-
 /// Puts a page into the search index: once per burst of edits.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct IndexPage {
     page: String,
-    /// The contexts of the burst's triggers. A trigger has one, and the policy concatenates them.
-    traces: Vec<TraceContext>,
-}
-
-impl IndexPage {
-    /// The task with the trace context of the current span.
-    fn traced(page: &str) -> Self {
-        let mut context = TraceContext::new();
-        TraceContextPropagator::new().inject_context(&Span::current().context(), &mut context);
-        IndexPage { page: page.to_owned(), traces: vec![context] }
-    }
-
-    /// Links the attempt's span to the spans that triggered. OpenTelemetry keeps the first 128.
-    fn link(&self) {
-        let propagator = TraceContextPropagator::new();
-        for context in &self.traces {
-            // Not the current context: that is the attempt itself.
-            let context = propagator.extract_with_context(&Context::new(), context);
-            Span::current().add_link(context.span().span_context().clone());
-        }
-    }
 }
 
 impl Task for IndexPage {
@@ -77,9 +46,6 @@ impl Task for IndexPage {
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
         Policy::queue("search")
             .debounce(min..=max)
-            // As many triggers as a span may have links.
-            .max_triggers(128)
-            .fold(Fold::Accumulate { fields: Arc::from(["traces".to_owned()]) })
             .min_backoff(Duration::from_millis(50))
             .jitter(Jitter::None)
     }
@@ -92,11 +58,11 @@ impl Task for IndexPage {
 /// A request of the service: its span is the root of a trace, as a web framework makes it.
 async fn edit(quell: &Quell, page: &str) -> quell::Result<()> {
     let request = info_span!("PUT /pages", otel.kind = "server", page);
-    async { quell.trigger(IndexPage::traced(page)).await.map(drop) }.instrument(request).await
+    let task = IndexPage { page: page.to_owned() };
+    async { quell.trigger(task).await.map(drop) }.instrument(request).await
 }
 
-async fn index_page(task: IndexPage, ctx: Ctx<()>) -> Result<(), TaskError> {
-    task.link();
+async fn index_page(_: IndexPage, ctx: Ctx<()>) -> Result<(), TaskError> {
     let call = info_span!("index.put", otel.kind = "client");
     call.in_scope(|| match ctx.attempt() {
         1 => Err(TaskError::retry("index does not answer")),

@@ -17,7 +17,7 @@ fn attribute(span: &SpanData, name: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn each_attempt_is_a_trace_that_links_to_the_requests_of_its_burst() {
+async fn r42_each_attempt_is_a_trace_that_links_to_the_triggers_of_its_burst() {
     let exporter = InMemorySpanExporter::default();
     let provider = install(exporter.clone()).unwrap();
     let result = story().await.unwrap();
@@ -40,7 +40,7 @@ async fn each_attempt_is_a_trace_that_links_to_the_requests_of_its_burst() {
         assert_eq!(attempt.parent_span_id, SpanId::INVALID, "an attempt is the root of a trace");
         assert_eq!(attempt.span_kind, SpanKind::Consumer);
         let linked: Vec<_> = attempt.links.iter().map(|link| &link.span_context).collect();
-        let expected: Vec<_> = requests.iter().map(|request| &request.span_context).collect();
+        let expected: Vec<_> = triggers.iter().map(|trigger| &trigger.span_context).collect();
         // What came over the wire is marked as remote; the ids are the same.
         let ids = |of: &[&opentelemetry::trace::SpanContext]| {
             of.iter().map(|it| (it.trace_id(), it.span_id())).collect::<Vec<_>>()

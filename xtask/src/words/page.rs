@@ -6,11 +6,10 @@
 use std::ops::Range;
 
 use super::glossary::{Glossary, tokens};
+use crate::architecture::MAX_RULE;
 
 /// No sentence of a public page has more words.
 const MAX_WORDS: usize = 30;
-/// The rules of the contract are R1 to R40.
-const MAX_RULE: u32 = 40;
 
 /// Something wrong in a line of a page.
 #[derive(Debug, PartialEq, Eq)]
@@ -188,7 +187,7 @@ fn measure(words: &[(usize, &str)], findings: &mut Vec<Finding>) {
     findings.push(Finding { line: *line, word: None, what });
 }
 
-/// The places of `R1` to `R40`, as whole words.
+/// The places of rule numbers, as whole words.
 fn rule_numbers(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices('R') {

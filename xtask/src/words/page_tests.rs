@@ -96,7 +96,7 @@ fn a_rules_number_is_a_link_to_the_rule() {
         "([R21](semantics.md#r21))\n",
         "[R6–R8, R12](../docs/semantics.md)\n",
         "## What R21 means\n",
-        "`R21` R41 R0 R121 AR21 R21a R\n",
+        "`R21` R43 R0 R121 AR21 R21a R\n",
     ];
     for page in right {
         assert_eq!(lines_found(page), [], "{page}");

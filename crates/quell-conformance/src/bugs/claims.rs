@@ -99,6 +99,21 @@ pub(super) const BUGS: &[Bug] = &[
         })],
         ..Bug::new("TimeGoesBack", 38, "store time goes back")
     },
+    Bug {
+        suite: &["r42_an_attempt_is_given_the_traces_of_its_triggers"],
+        checker: &["P33"],
+        alone: true,
+        bends: &[Bend::Answer(|buggy, _, _, answer| {
+            let mut answer = answer?;
+            if let Answer::Claim(claimed) = &mut answer {
+                for job in claimed.jobs.iter_mut().filter(|_| buggy.each_third()) {
+                    job.traces = quell_core::trace::Traces::default();
+                }
+            }
+            Ok(answer)
+        })],
+        ..Bug::new("ForgetsTraces", 42, "some attempts are not given the traces of their triggers")
+    },
 ];
 
 /// Changes what a store answers about the next due time.
@@ -151,6 +166,7 @@ fn succeeded_once(buggy: &Buggy, now: Timestamp, claim: &Claim) -> Result<Option
         first_at: job.window.first_at,
         due_at: job.window.due_at,
         lease_until: now + claim.lease,
+        traces: job.traces.clone(),
     };
     buggy.sink.record(&Event::claimed(now, claim, &again));
     Ok(Some(again))

@@ -18,7 +18,7 @@ use quell_core::{
 
 use super::dead::{DeadOp, dead_op};
 use super::plans::{PlanOp, plan_op};
-use crate::rig::{key, keyed_with, plain, queue, secs, task};
+use crate::rig::{key, keyed_with, plain, queue, secs, task, traced};
 
 /// One operation on both stores.
 #[derive(Clone, Debug)]
@@ -106,6 +106,7 @@ pub(super) struct Call {
     /// A key, and whether it is kept for long.
     idempotency: Option<(u8, bool)>,
     payload: u8,
+    trace: Option<u8>,
 }
 
 /// One end of an attempt.
@@ -215,9 +216,10 @@ pub(super) fn call() -> impl Strategy<Value = Call> {
         prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
         prop::option::weighted(0.2, (0_u8..3, any::<bool>())),
         0_u8..4,
+        prop::option::weighted(0.6, 1_u8..9),
     )
         .prop_map(
-            |(key, policy, queue, partition, priority, delay, dedup, idempotency, payload)| Call {
+            |(
                 key,
                 policy,
                 queue,
@@ -227,6 +229,18 @@ pub(super) fn call() -> impl Strategy<Value = Call> {
                 dedup,
                 idempotency,
                 payload,
+                trace,
+            )| Call {
+                key,
+                policy,
+                queue,
+                partition,
+                priority,
+                delay,
+                dedup,
+                idempotency,
+                payload,
+                trace,
             },
         )
 }
@@ -274,7 +288,9 @@ impl Call {
             retention: secs(if long { 300 } else { 20 }),
         });
         let priority = self.priority;
-        NewTrigger { task, queue, partition, priority, when, dedup, idempotency, ..base }
+        let base =
+            NewTrigger { task, queue, partition, priority, when, dedup, idempotency, ..base };
+        self.trace.map_or(base.clone(), |number| traced(number.into(), base))
     }
 }
 

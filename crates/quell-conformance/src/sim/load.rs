@@ -17,6 +17,7 @@ use quell_core::{
 
 use super::plan::{Call, Plan, Planned, Stranger};
 use super::world::World;
+use crate::rig::traced;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -101,6 +102,8 @@ pub(super) fn schedule(plan: &Plan, planned: &Planned, index: usize) -> Schedule
     let call = Call { task, key, ..Call::default() };
     let spec = Spec::every(every, Timestamp::from_secs(0)).expect("a valid interval");
     let trigger = trigger(&call, 1_000_000 + index, 0, &Release::first(plan));
+    // A tick has no caller.
+    let trigger = NewTrigger { trace: None, ..trigger };
     Schedule { name: schedule_name(index), spec, catch_up, trigger }
 }
 
@@ -136,7 +139,13 @@ fn trigger(call: &Call, number: usize, index: usize, release: &Release) -> NewTr
     let when = delay.map_or(When::Now, When::After);
     // The hot key is in a partition, one of the others in another.
     let partition = (call.key < 2).then(|| key(format!("p{}", call.key)));
-    NewTrigger { dedup, when, partition, idempotency, priority: call.priority, ..trigger }
+    let trigger =
+        NewTrigger { dedup, when, partition, idempotency, priority: call.priority, ..trigger };
+    // Some share a context with the next call, and some have none.
+    match number % 4 {
+        0 => trigger,
+        _ => traced(number as u64 / 2 + 1, trigger),
+    }
 }
 
 fn key(name: String) -> Key {

@@ -288,6 +288,15 @@ macro_rules! rule_tests {
                     r36_r37_what_fired_is_known_for_a_year,
                     r34_r36_a_new_tick_is_told needs Push,
                 ]
+                traces: [
+                    r42_an_attempt_is_given_the_traces_of_its_triggers,
+                    r42_a_job_without_a_key_has_the_trace_of_its_trigger,
+                    r42_the_first_sixteen_traces_are_kept,
+                    r42_the_same_trace_in_a_row_is_kept_once,
+                    r42_a_window_that_absorbs_a_job_has_its_traces_first,
+                    r26_r42_a_dead_job_keeps_its_traces,
+                    r42_traces_outlast_every_way_back,
+                ]
                 cut: [
                     r01_r02_a_crash_between_key_and_message_cannot_exist,
                     r16_a_call_that_was_cut_off_burns_no_key needs Dedup,

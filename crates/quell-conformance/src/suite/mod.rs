@@ -30,6 +30,7 @@ pub mod registry;
 pub mod report;
 pub mod retention;
 pub mod schedule;
+pub mod traces;
 pub mod transactions;
 pub mod unreadable;
 pub mod wake;

@@ -175,6 +175,14 @@ impl Explanation {
                 window.last_at
             )?,
         }
+        let mut traces: Vec<String> = Vec::new();
+        for context in job.traces.iter() {
+            let trace = context.trace_id().to_owned();
+            traces.extend((!traces.contains(&trace)).then_some(trace));
+        }
+        if !traces.is_empty() {
+            writeln!(f, "  traces     {}", traces.join("\n             "))?;
+        }
         for Tick { schedule, tick, by, .. } in &self.ticks {
             let by = match by {
                 TickedBy::Plan => "",
@@ -238,6 +246,7 @@ impl Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::TraceContext;
 
     fn explained(advice: Option<KeyAdvice>, suppressed: u64) -> String {
         let trigger = crate::NewTrigger::new(
@@ -245,7 +254,10 @@ mod tests {
             crate::QueueName::new("q").unwrap(),
             crate::Payload::from_stored("1"),
         );
+        let parent = |span: u32| format!("00-{:032x}-{span:016x}-01", if span < 3 { 1 } else { 2 });
+        let contexts = [1, 2, 3].map(|span| TraceContext::new(&parent(span), None).unwrap());
         let job = Job::unkeyed(JobId::new(3), &trigger, crate::Timestamp::from_secs(0));
+        let job = Job { traces: contexts.iter().collect(), ..job };
         Explanation {
             trigger: None,
             job: Job { suppressed, ..job },
@@ -274,6 +286,8 @@ mod tests {
         assert!(!explained(Some(KeyAdvice { jobs: 60, triggers: 600 }), 0).contains(note));
         assert!(!explained(None, 0).contains("not run"));
         assert!(explained(None, 2).contains("not run    2 of them"));
+        let traces = format!("  traces     {:032x}\n             {:032x}\n", 1, 2);
+        assert!(explained(None, 0).contains(&traces), "{}", explained(None, 0));
         assert!(explained(None, 0).contains("key        none, so the task's debounce does not"));
     }
 }

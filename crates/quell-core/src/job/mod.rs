@@ -14,6 +14,7 @@ use crate::attempt::{FailureKind, Outcome, SettledAs, clipped};
 use crate::codes::codes;
 use crate::edge::{Edge, KeyMemory};
 use crate::payload::{elements_of, present};
+use crate::trace::Traces;
 use crate::window::{DueReason, Window};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use shape::Shape;
@@ -150,6 +151,9 @@ pub struct Job {
     /// What its handler returned, once it has succeeded (R19).
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Payload>,
+    /// The trace contexts of its first triggers that have one (R42).
+    #[serde(default, skip_serializing_if = "Traces::is_empty")]
+    pub traces: Traces,
 }
 
 impl Job {
@@ -198,6 +202,7 @@ impl Job {
             absorbed_by: None,
             error: None,
             output: None,
+            traces: Traces::default(),
         }
     }
 
@@ -550,6 +555,8 @@ impl Job {
         successor.lapses = successor.lapses.max(self.lapses);
         successor.suppressed = successor.suppressed.saturating_add(self.suppressed);
         successor.count_elements(elements);
+        let later = std::mem::replace(&mut successor.traces, self.traces.clone());
+        successor.traces.append(&later);
         self.absorbed_by = Some(successor.id);
         self.end(now, JobState::Absorbed);
         SettledAs::Absorbed { by: successor.id, due: successor.window.due_at }

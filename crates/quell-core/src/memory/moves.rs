@@ -56,6 +56,7 @@ impl State {
             first_at: job.window.first_at,
             due_at: job.window.due_at,
             lease_until: now + claim.lease,
+            traces: job.traces.clone(),
         };
         if let (Edge::Throttle, Some(period), Some(key)) =
             (job.shape.edge, job.shape.period, job.key.clone())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::trace::Traces;
 use crate::{Draw, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
 
 /// A worker's request for jobs of one queue.
@@ -74,6 +75,8 @@ pub struct ClaimedJob {
     pub due_at: Timestamp,
     /// When the lease expires.
     pub lease_until: Timestamp,
+    /// The trace contexts of its first triggers that have one (R42).
+    pub traces: Traces,
 }
 
 /// When something will be to do.

@@ -339,6 +339,7 @@ impl Job {
             partition: trigger.partition.clone(),
             priority: trigger.priority,
             shape: Shape { fold: trigger.fold.alone(), ..Shape::default() },
+            traces: trigger.trace.iter().collect(),
             ..Job::new(id, task, queue, payload, window)
         }
     }
@@ -375,6 +376,7 @@ impl Job {
             self.shape = shape.clone();
         }
         self.count_elements(folded.elements);
+        trigger.trace.iter().for_each(|context| self.traces.push(context));
         self.attempt = 0;
     }
 

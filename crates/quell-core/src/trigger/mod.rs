@@ -7,6 +7,7 @@ pub mod edge;
 pub mod idempotency;
 pub mod payload;
 pub mod touched;
+pub mod trace;
 pub mod window;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::dedup::Dedup;
 use crate::idempotency::Idempotency;
 use crate::payload::{Fold, MAX_PAYLOAD_BYTES};
 use crate::setters::setters;
+use crate::trace::TraceContext;
 use crate::window::{Debounce, Step};
 use crate::{
     Error, JobId, JobState, Key, Payload, QueueName, Result, TaskName, Timestamp, TriggerId,
@@ -86,6 +88,9 @@ pub struct NewTrigger {
     /// The idempotency key, if any (R19).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency: Option<Idempotency>,
+    /// The trace context of the span that triggered, if any (R42).
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "trace::lenient")]
+    pub trace: Option<TraceContext>,
 }
 
 setters!(NewTrigger {
@@ -99,6 +104,7 @@ setters!(NewTrigger {
     dedup? Dedup,
     partition? Key,
     idempotency? Idempotency,
+    trace? TraceContext,
 });
 
 impl NewTrigger {
@@ -106,7 +112,7 @@ impl NewTrigger {
     #[must_use]
     pub fn new(task: TaskName, queue: QueueName, payload: Payload) -> Self {
         let (priority, when) = (0, When::Now);
-        let (keyed, dedup, partition, idempotency) = (None, None, None, None);
+        let (keyed, dedup, partition, idempotency, trace) = (None, None, None, None, None);
         let fold = Fold::Last;
         NewTrigger {
             task,
@@ -119,6 +125,7 @@ impl NewTrigger {
             dedup,
             partition,
             idempotency,
+            trace,
         }
     }
 

@@ -25,7 +25,7 @@ use crate::hot::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, p
 use crate::hot::trail::{At, Part, Places, Reached, Strand};
 use crate::leases::{first_lapse, grant, grant_new, until};
 use crate::names::Names;
-use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
+use crate::row::{blocked, broken, count, get, optional_time, signed, time, traces, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first};
 
@@ -60,7 +60,7 @@ macro_rules! start {
                   where j.ctid = t.place
               returning j.id, j.due_at, j.token, j.key, j.payload, j.attempt, j.failures,
                         j.triggers, j.first_at, j.period, j.task_id, j.lane_id, j.partition,
-                        j.lapses),
+                        j.lapses, j.traces),
              ",
             $granted,
             ",
@@ -77,10 +77,13 @@ macro_rules! start {
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
              select c.now, s.id, s.due_at, s.token, s.key, s.payload, s.attempt, s.failures,
-                    s.triggers, s.first_at, c.until, s.lane_id, s.partition, s.lapses"
+                    s.triggers, s.first_at, c.until, s.lane_id, s.partition, s.lapses, s.traces"
         )
     };
 }
+
+/// How many columns [`start`] brings.
+const STARTED_COLUMNS: usize = 15;
 
 /// A claim of a queue without limits in which one lane at most has anything due, and there either jobs
 /// with a partition or others: one statement, which is its own transaction. Where the queue is not like
@@ -236,11 +239,11 @@ pub(crate) fn decode_straight(
     limit: usize,
 ) -> Result<Option<Straight>> {
     let head = first(rows)?;
-    if !get::<bool, _>(head, 14)? {
+    if !get::<bool, _>(head, STARTED_COLUMNS)? {
         return Ok(None);
     }
     let (Started { now, jobs, .. }, unreadable) = decode_started(rows, names)?;
-    let left = match get::<Option<Vec<i64>>, _>(head, 17)?.as_deref() {
+    let left = match get::<Option<Vec<i64>>, _>(head, STARTED_COLUMNS + 3)?.as_deref() {
         Some([due, id]) => Some((Timestamp::from_micros(*due), *id)),
         _ => None,
     };
@@ -248,13 +251,13 @@ pub(crate) fn decode_straight(
     let leases = jobs.iter().map(|job| job.lease_until);
     let next = NextDue {
         now,
-        due: optional_time(head, 15)?.into_iter().chain(own).min(),
-        lapse: leases.chain(optional_time(head, 16)?).min(),
+        due: optional_time(head, STARTED_COLUMNS + 1)?.into_iter().chain(own).min(),
+        lapse: leases.chain(optional_time(head, STARTED_COLUMNS + 2)?).min(),
     };
-    let reached = match get::<Option<i32>, _>(head, 19)? {
+    let reached = match get::<Option<i32>, _>(head, STARTED_COLUMNS + 5)? {
         None => None,
         Some(lane) => {
-            let part = Part::of_jobs(get(head, 20)?);
+            let part = Part::of_jobs(get(head, STARTED_COLUMNS + 6)?);
             let last = jobs.last().map(|job| (job.due_at, signed(job.id.get())));
             Some(Reached { strand: (lane, part), last, left })
         }
@@ -281,6 +284,7 @@ fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, 
         first_at: time(row, 9)?,
         due_at: time(row, 2)?,
         lease_until: time(row, 10)?,
+        traces: traces(row, 14)?,
     };
     Ok((job, partition))
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use quell_core::edge::Edge;
 use quell_core::history::Event;
+use quell_core::trace::Traces;
 use quell_core::trigger::{Keyed, When};
 use quell_core::{Batch, Error, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
 use sqlx::postgres::PgRow;
@@ -17,7 +18,7 @@ use crate::backend::PostgresBackend;
 use crate::counts::counts_itself;
 use crate::error::{corrupt, wants_retry};
 use crate::names::Names;
-use crate::row::{decode, job_columns, optional_time};
+use crate::row::{JOB_COLUMNS, decode, job_columns, optional_time};
 use crate::sql::PgQuery;
 use crate::tx::Outgoing;
 
@@ -53,9 +54,9 @@ const GATHER: &str = concat!(
      asked as materialized (
          select a.*, w.id, w.due_at
            from unnest($3::int[], $4::int[], $5::text[], $6::bigint[], $7::text[], $8::bigint[],
-                       $9::bigint[], $10::int[], $11::text[]) with ordinality
+                       $9::bigint[], $10::int[], $11::text[], $12::text[]) with ordinality
                 as a (lane_id, task_id, key, triggers, payload, quiet, longest, partition_id,
-                      partition, ord)
+                      partition, traces, ord)
            left join lateral (
                 select j.id, j.due_at from quell.job j
                  where j.task_id = a.task_id and j.key between a.key and a.key and j.state = 0
@@ -72,7 +73,13 @@ const GATHER: &str = concat!(
                 due_at = least(", after!(joined_at!(), "a.quiet"), ", j.bound_at),
                 reason = case when j.bound_at < ", after!(joined_at!(), "a.quiet"), "
                               then 3 else 2 end,
-                triggers = j.triggers + a.triggers, attempt = 0, payload = a.payload
+                triggers = j.triggers + a.triggers, attempt = 0, payload = a.payload,
+                -- R42: the first 16; one that is the same as that before it is not kept twice.
+                traces = case when a.traces is null then j.traces else (
+                    select array_to_string((had || case when had[cardinality(had)] = came[1]
+                                                        then came[2:] else came end)[1:16], chr(10))
+                      from (select string_to_array(j.traces, chr(10)) as had,
+                                   string_to_array(a.traces, chr(10)) as came offset 0) t) end
            from asked a, clock c
           where j.id = any(array(select id from asked)) and j.id between a.id and a.id
             and j.state + 0 = 0 and not c.inbox_waits
@@ -85,10 +92,10 @@ const GATHER: &str = concat!(
      opened as (
          insert into quell.job as j
                 (id, lane_id, task_id, due_at, first_at, bound_at, reason, triggers, key, payload,
-                 partition_id, partition)
+                 partition_id, partition, traces)
          select nextval('quell.job_id'), a.lane_id, a.task_id, ", after!("c.now", "a.quiet"), ",
                 c.now, ", after!("c.now", "a.longest"), ", 2, a.triggers, a.key, a.payload,
-                a.partition_id, a.partition
+                a.partition_id, a.partition, a.traces
            from asked a, clock c
           where a.id is null and not c.inbox_waits
           order by a.ord
@@ -108,6 +115,7 @@ struct Burst<'b> {
     keyed: &'b Keyed,
     /// Which of the call's batches they are.
     batches: Vec<usize>,
+    traces: Traces,
 }
 
 /// Bursts as the statement takes them.
@@ -122,6 +130,7 @@ struct Columns {
     longest: Vec<i64>,
     partition_ids: Vec<i32>,
     partitions: Vec<Option<String>>,
+    traces: Vec<Option<String>>,
 }
 
 impl Columns {
@@ -130,7 +139,7 @@ impl Columns {
         let micros =
             |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let mut columns = Columns::default();
-        for ((task, key), Burst { last, keyed, batches }) in bursts {
+        for ((task, key), Burst { last, keyed, batches, traces }) in bursts {
             let partition = last.partition.as_ref();
             columns.lanes.push(names.find(&last.queue, &last.task, last.priority)?.id);
             columns.tasks.push(*task);
@@ -141,6 +150,7 @@ impl Columns {
             columns.longest.push(micros(keyed.debounce.thresholds.max()));
             columns.partition_ids.push(partition.map_or(Some(0), |name| names.partition_id(name))?);
             columns.partitions.push(partition.map(|name| name.as_str().to_owned()));
+            columns.traces.push(traces.as_str().map(str::to_owned));
         }
         Some(columns)
     }
@@ -148,7 +158,7 @@ impl Columns {
     fn bind(self, query: PgQuery) -> PgQuery {
         let query = query.bind(self.lanes).bind(self.tasks).bind(self.keys).bind(self.triggers);
         let query = query.bind(self.payloads).bind(self.quiet).bind(self.longest);
-        query.bind(self.partition_ids).bind(self.partitions)
+        query.bind(self.partition_ids).bind(self.partitions).bind(self.traces)
     }
 }
 
@@ -167,6 +177,7 @@ fn bursts<'b>(batches: &'b [Batch], names: &Names) -> Option<BTreeMap<(i32, &'b 
             last: trigger,
             keyed,
             batches: Vec::with_capacity(1),
+            traces: Traces::default(),
         });
         let same = |a: &NewTrigger| (&a.queue, a.priority, &a.partition) == lane_of(trigger);
         if burst.keyed.debounce != keyed.debounce || !same(burst.last) {
@@ -174,6 +185,7 @@ fn bursts<'b>(batches: &'b [Batch], names: &Names) -> Option<BTreeMap<(i32, &'b 
         }
         burst.last = trigger;
         burst.batches.push(index);
+        trigger.trace.iter().for_each(|context| burst.traces.push(context));
     }
     Some(bursts)
 }
@@ -265,7 +277,7 @@ impl PostgresBackend {
 
     /// A window, and when it was due before; none for a new one.
     fn decode_gathered(&self, row: &PgRow) -> Result<(Job, Option<Timestamp>)> {
-        Ok((decode(row, &self.names)?, optional_time(row, 28)?))
+        Ok((decode(row, &self.names)?, optional_time(row, JOB_COLUMNS)?))
     }
 }
 

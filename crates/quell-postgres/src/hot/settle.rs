@@ -52,11 +52,11 @@ const SUCCEED: &str = concat!(
                         (part, id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                          suppressed, token, started_at, ended_at, absorbed_by, period, lane_id,
                          task_id, attempt, lapses, state, reason, overlap, closed, key, worker,
-                         error, shape, payload, partition_id, partition, output)
+                         error, shape, payload, partition_id, partition, output, traces)
                  select p.part, g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                         suppressed, token, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, closed, key, worker, error,
-                        shape, payload, partition_id, partition, returned
+                        shape, payload, partition_id, partition, returned, traces
                    from gone g, ended e, part p),
              counted as (
                  insert into quell.delta (lane_id, was, now, jobs)

@@ -57,8 +57,8 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
     scene.sql("update quell.meta set schema_version = 1000");
     let refused = PostgresStore::open(&scene.url).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Newer, "{refused}");
-    let versions = "schema version 1000, this Quell knows up to 1: update";
-    assert!(refused.to_string().contains(versions), "{refused}");
+    let versions = format!("schema version 1000, this Quell knows up to {NEWEST}: update");
+    assert!(refused.to_string().contains(&versions), "{refused}");
 }
 
 /// What a later version might change: it takes the locks that migrations take.
@@ -66,8 +66,11 @@ const LATER: &str = "alter table quell.job add column later text;
      alter table quell.ended add column later text;
      create table quell.afterwards (id bigint primary key)";
 
-fn version(scene: &Scene) -> String {
-    scene.sql("select schema_version from quell.meta")
+/// The version that this Quell makes.
+const NEWEST: u32 = 2;
+
+fn version(scene: &Scene) -> u32 {
+    scene.sql("select schema_version from quell.meta").parse().unwrap()
 }
 
 #[tokio::test]
@@ -77,7 +80,7 @@ async fn a_schema_is_brought_forward_with_its_jobs_and_older_processes_go_on() {
     old.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
     let later = PostgresOptions::from_url(&scene.url).unwrap().later_version(LATER);
     let new = later.open().await.unwrap();
-    assert_eq!(version(&scene), "2");
+    assert_eq!(version(&scene), NEWEST + 1);
     old.enqueue(None, vec![Batch::one(plain("2"))]).await.unwrap();
     // Both take from both, end what they took, and move whole rows between the tables.
     for (store, outcome) in
@@ -144,7 +147,7 @@ async fn r39_a_migration_holds_up_nobody_while_a_report_is_open() {
     while let Some(longest) = workers.join_next().await {
         assert!(longest.as_ref().unwrap() < &HARDLY, "a call waited {longest:?}");
     }
-    assert_eq!(version(&scene), "2");
+    assert_eq!(version(&scene), NEWEST + 1);
 }
 
 #[tokio::test]
@@ -158,7 +161,7 @@ async fn r39_a_migration_that_never_has_its_locks_says_so_and_changes_nothing() 
     let refused = refused.expect("it ends").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Contention, "{refused}");
     assert!(refused.to_string().contains("pg_stat_activity"), "{refused}");
-    assert_eq!(version(&scene), "1");
+    assert_eq!(version(&scene), NEWEST);
 }
 
 #[tokio::test]

@@ -200,6 +200,7 @@ fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
         due_at: job.window.due_at,
         lease_until: lease_until
             .ok_or_else(|| corrupt(format_args!("job {id} runs without a lease")))?,
+        traces: job.traces,
     })
 }
 

@@ -200,7 +200,7 @@ fn request(
     for burst in &gathered.bursts {
         let Some(lane) = lanes.place(shard, known, &mut keys, burst.last) else { return Ok(None) };
         let is_exact = match &burst.last.keyed {
-            None => plain_item(lane, burst.last).map(|item| items.extend(item)),
+            None => plain_item(lane, burst).map(|item| items.extend(item)),
             Some(keyed) => {
                 let hash = keys.number(own.debounce(&burst.last.task, &keyed.key));
                 keyed_item((lane, hash), known, burst, keyed).map(|item| items.extend(item))
@@ -224,13 +224,14 @@ fn request(
 }
 
 /// None where its delay is longer than scripts can reckon with.
-fn plain_item(lane: usize, trigger: &NewTrigger) -> Option<[Item; 4]> {
+fn plain_item(lane: usize, burst: &Burst<'_>) -> Option<[Item; 5]> {
+    let trigger = burst.last;
     let (kind, asked) = match trigger.when {
         When::Now => (PLAIN, Item::NOTHING),
         When::After(delay) => (PLAIN, exact(delay)?.into()),
         When::At(at) => (AT, at.as_micros().into()),
     };
-    Some([lane.into(), kind.into(), trigger.payload.as_str().into(), asked])
+    Some([lane.into(), kind.into(), trigger.payload.as_str().into(), asked, traces_of(burst)])
 }
 
 /// None where its thresholds are longer than scripts can reckon with.
@@ -239,7 +240,7 @@ fn keyed_item(
     known: &Known,
     burst: &Burst<'_>,
     keyed: &Keyed,
-) -> Option<[Item; 8]> {
+) -> Option<[Item; 9]> {
     let (trigger, own) = (burst.last, &keyed.debounce);
     // R14: the queue's thresholds replace the process's defaults.
     let of_queue = own.from_default.then(|| known.settings(&trigger.queue).debounce).flatten();
@@ -253,5 +254,10 @@ fn keyed_item(
         short_bound(exact(thresholds.max())?).into(),
         hash.into(),
         Item::from_count(u64::try_from(burst.members.len()).unwrap_or(u64::MAX)),
+        traces_of(burst),
     ])
+}
+
+fn traces_of(burst: &Burst<'_>) -> Item {
+    burst.traces.as_str().map_or(Item::NOTHING, Item::from)
 }

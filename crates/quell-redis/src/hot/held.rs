@@ -120,6 +120,7 @@ mod tests {
             first_at: quell_core::Timestamp::MIN,
             due_at: quell_core::Timestamp::MIN,
             lease_until: quell_core::Timestamp::MAX,
+            traces: quell_core::trace::Traces::default(),
         };
         let all: Vec<(ClaimedJob, Option<Key>)> = (1..=20_001).map(|id| (job(id), None)).collect();
         held.note_first_runs(&claim, &all);

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quell_core::edge::Edge;
+use quell_core::trace::Traces;
 use quell_core::trigger::Keyed;
 use quell_core::{Batch, Fold, Key, NewTrigger, TaskName, When};
 
@@ -107,6 +108,7 @@ pub(super) struct Burst<'b> {
     pub(super) last: &'b NewTrigger,
     /// Where they are: the batch's place in the call, and their own in the batch.
     pub(super) members: Vec<(usize, usize)>,
+    pub(super) traces: Traces,
 }
 
 /// What one script takes.
@@ -169,12 +171,17 @@ impl<'b> Gathered<'b> {
     ) {
         let next = self.bursts.len();
         let place = task_key(trigger).map_or(next, |key| *by_key.entry(key).or_insert(next));
+        let traces = trigger.trace.iter();
         match self.bursts.get_mut(place) {
             Some(burst) => {
                 burst.last = trigger;
                 burst.members.push(member);
+                traces.for_each(|context| burst.traces.push(context));
             }
-            None => self.bursts.push(Burst { last: trigger, members: vec![member] }),
+            None => {
+                let (members, traces) = (vec![member], traces.collect());
+                self.bursts.push(Burst { last: trigger, members, traces });
+            }
         }
     }
 }

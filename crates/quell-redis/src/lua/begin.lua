@@ -48,7 +48,9 @@ local WORKER, LEASE, STARTED, ENDED, OUTPUT = 19, 20, 21, 22, 23
 local FAILURES, LAPSES, SUPPRESSED = 24, 25, 26
 -- Whether a window is closed, and how many elements more than triggers it has (R10).
 local CLOSED, SURPLUS = 29, 30
-local FIELDS = 30
+-- R42: the trace contexts of the first triggers, a line for each.
+local TRACES, MOST_TRACES = 31, 16
+local FIELDS = 31
 -- What is not there because it is the default and at the end.
 local DEFAULTS = {
   [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [DRAW] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,

@@ -10,11 +10,11 @@
 local before_first, step, channel, origin, whole, with_rows, lanes, items = unpack(asked)
 -- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task, partition.
 local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT, OF_PARTITION = 1, 2, 3, 4, 5, 6, 7, 8
--- An item: lane, kind, and by its kind: payload and the delay asked for, or the moment; or, for keyed
--- ones, key, payload, how much later it is due, the bound as rows have it, the window's hash, and how
--- many triggers. Items come one after the other, each of this number of values.
+-- An item: lane, kind, and by its kind: payload, the delay asked for, or the moment, and traces; or, for
+-- keyed ones, key, payload, how much later it is due, the bound as rows have it, the window's hash, how
+-- many triggers, and traces: text, or false. Items come one after the other, each of this number of values.
 local PLAIN, AT, KEYED = 0, 1, 2
-local WIDTH = { [PLAIN] = 4, [AT] = 4, [KEYED] = 8 }
+local WIDTH = { [PLAIN] = 5, [AT] = 5, [KEYED] = 9 }
 
 -- The windows that keyed items join, by where the item is: their jobs, what the hash says of their last
 -- trigger, and their rows as they are kept.
@@ -100,6 +100,32 @@ local function later(elapsed, delay, bound)
   return elapsed + delay, 2
 end
 
+-- R42: the contexts of a window with those of later triggers, as far as there is room.
+local function with_later(traces, later)
+  if not (traces and later) then return traces or later or nil end
+  local kept, last = 0, nil
+  for context in string.gmatch(traces, '[^\n]+') do kept, last = kept + 1, context end
+  for context in string.gmatch(later, '[^\n]+') do
+    if kept == MOST_TRACES then break end
+    -- One that is the same as that before it is not kept twice.
+    if context ~= last then
+      traces, kept, last = traces .. '\n' .. context, kept + 1, context
+    end
+  end
+  return traces
+end
+
+-- The row of a job with traces, which has all fields.
+local function traced_row(lane, first, due, bound, reason, triggers, key, payload, waits, asked, traces)
+  local row = {
+    SCHEDULED, lane[NUMBER], first, 0, due, bound, reason, triggers, 0, key, payload, waits,
+    lane[OF_PARTITION] or nil, asked,
+  }
+  for place, value in pairs(DEFAULTS) do row[place] = row[place] or value end
+  row[TRACES] = traces
+  return write_row(row)
+end
+
 -- The row of a window.
 local function row_of(lane, first, last, due, bound, reason, triggers, key, payload, waits)
   local partition = lane[OF_PARTITION]
@@ -119,7 +145,7 @@ end
 -- whether it is such a one.
 local function join_alike(at, bytes)
   local lane, bound = lanes[items[at]], items[at + 5]
-  if lane[OF_PARTITION] or not is_short(bytes) then return false end
+  if lane[OF_PARTITION] or items[at + 8] or not is_short(bytes) then return false end
   local _, _, number, first, _, was_due, was_bound, _, triggers, shape, key =
     cmsgpack.unpack_limit(bytes, KEY, 1)
   local is_alike = number == lane[NUMBER] and was_bound == bound and shape == 0
@@ -150,6 +176,7 @@ local function join_other(at, bytes)
   row[LAST] = elapsed
   row[DUE], row[REASON] = later(elapsed, items[at + 4], row[BOUND])
   row[TRIGGERS], row[PAYLOAD] = row[TRIGGERS] + items[at + 7], items[at + 3]
+  row[TRACES] = with_later(row[TRACES], items[at + 8])
   row[ATTEMPT] = 0
   put(id, write_row(row))
   return true, id, row[FIRST], row[DUE], was_due, row[TRIGGERS], row[WAITS]
@@ -179,7 +206,12 @@ local function open(at)
   local id, hash, number, bound = next_id(), KEYS[items[at + 6]], items[at], items[at + 5]
   local lane, key, due, reason = lanes[number], items[at + 2], later(0, items[at + 4], bound)
   local waits = redis.call('HGET', KEYS[6], lane[TASK] .. ' ' .. key) and true or false
-  put(id, row_of(lane, now, 0, due, bound, reason, items[at + 7], key, items[at + 3], waits))
+  local triggers, payload, traces = items[at + 7], items[at + 3], items[at + 8]
+  if traces then
+    put(id, traced_row(lane, now, due, bound, reason, triggers, key, payload, waits, nil, traces))
+  else
+    put(id, row_of(lane, now, 0, due, bound, reason, triggers, key, payload, waits))
+  end
   opened[#opened + 1], opened[#opened + 2] = hash, id
   if shown[at] then shown_again[#shown_again + 1] = hash end
   local list = lane[RECENT]
@@ -211,7 +243,14 @@ local function plain(at)
   local number, id, asked = items[at], next_id(), items[at + 3]
   if items[at + 1] == AT then asked = asked - now end
   around(number, asked)
-  put(id, before .. cmsgpack.pack(items[at + 2]) .. rest)
+  local payload, traces = items[at + 2], items[at + 4]
+  if traces then
+    local reason = delay > 0 and 1 or 0
+    put(id, traced_row(
+      lanes[number], now, delay, nil, reason, 1, nil, payload, false, asked or nil, traces))
+  else
+    put(id, before .. cmsgpack.pack(payload) .. rest)
+  end
   add(number, id, now + delay, false)
   answer(id, now + delay, 1, 1)
 end

@@ -23,14 +23,14 @@ use crate::counts::{LaneState, count_and_commit};
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_memories};
 use crate::names::Lane;
-use crate::row::{broken, get, signed, time, unsigned};
+use crate::row::{broken, get, signed, time, traces, unsigned};
 use crate::tx::{Trip, Tx};
 
 /// The columns of a job that starts.
 macro_rules! started_columns {
     () => {
         "j.id, j.due_at, j.token, j.key, j.payload, j.attempt, j.failures, j.triggers, \
-         j.first_at, j.shape, j.lane_id, j.lapses"
+         j.first_at, j.shape, j.lane_id, j.lapses, j.traces"
     };
 }
 
@@ -293,6 +293,7 @@ fn decode_started(
         first_at: time(row, 8)?,
         due_at: time(row, 1)?,
         lease_until,
+        traces: traces(row, 12)?,
     };
     Ok((job, shape))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::trace::TraceContext;
 use quell_core::window::Thresholds;
 use quell_core::{
     Batch, Error, ErrorKind, Key, NewTrigger, Priority, Receipt, Result, Timestamp, When,
@@ -112,6 +113,31 @@ impl<'a, T: Task> Trigger<'a, T> {
     pub fn run_at(self, at: Timestamp) -> Self {
         self.change(|trigger| {
             trigger.when = When::At(at);
+            Ok(())
+        })
+    }
+
+    /// The trace context of what triggers (R42): the handler gets it by
+    /// [`Ctx::traces`](crate::Ctx::traces). With the feature `opentelemetry`, a trigger without one gets
+    /// that of the current span.
+    ///
+    /// ```
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Index;
+    /// # impl quell::Task for Index { const NAME: &'static str = "index"; type Output = (); }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// # let quell = quell::Quell::open("memory:").await?;
+    /// use quell::trigger::TraceContext;
+    ///
+    /// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    /// quell.trigger(Index).trace(TraceContext::new(header, None)?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trace(self, context: TraceContext) -> Self {
+        self.change(|trigger| {
+            trigger.trace = Some(context);
             Ok(())
         })
     }
@@ -318,9 +344,9 @@ async fn within<DB: crate::trigger::Database>(
     if !quell.store().capabilities().transactions {
         return Err(quell_core::lacks("transactions", "trigger outside the transaction"));
     }
-    let batch = quell.keep_dedup(batch)?;
+    let mut batch = quell.keep_dedup(batch)?;
+    let span = spans::trigger(&mut batch);
     let ops = quell.record_calls(&batch);
-    let span = spans::trigger(&batch);
     let sent = DB::trigger(tx, &**quell.store(), &batch, wakes).instrument(span.clone()).await;
     let answer = sent.map(|()| vec![Receipt::Pending; batch.triggers.len()]);
     spans::triggered(&span, &answer);

@@ -244,9 +244,9 @@ impl Quell {
         if batch.triggers.is_empty() {
             return Ok(Vec::new());
         }
-        let batch = self.keep_dedup(batch)?;
+        let mut batch = self.keep_dedup(batch)?;
+        let span = spans::trigger(&mut batch);
         let ops = self.record_calls(&batch);
-        let span = spans::trigger(&batch);
         let answer = self.shared.batcher.enqueue(batch).instrument(span.clone()).await;
         spans::triggered(&span, &answer);
         self.record_answers(ops, answer.as_deref());

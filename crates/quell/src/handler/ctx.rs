@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use quell_core::trace::Traces;
 use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, TaskName, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use quell_core::{Payload, history::Event, idempotency::encoded_output};
@@ -113,6 +114,13 @@ impl<S> Ctx<S> {
     #[must_use]
     pub fn triggers(&self) -> u64 {
         self.job.job.triggers
+    }
+
+    /// The trace contexts of the job's first 16 triggers that have one (R42). With the feature
+    /// `opentelemetry`, the attempt's span has links to them.
+    #[must_use]
+    pub fn traces(&self) -> &Traces {
+        &self.job.job.traces
     }
 
     /// The first of the job's triggers, in store time.

@@ -3,6 +3,7 @@
 use super::held::{HOLD, STALL};
 use super::leases::CHECK_PAUSE;
 use super::*;
+use quell_core::trace::Traces;
 use quell_core::{
     Cancelled, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, Renewal, TaskName,
 };
@@ -86,6 +87,7 @@ impl Scenario {
             first_at: self.now,
             due_at: self.now,
             lease_until: self.now + LEASE,
+            traces: Traces::default(),
         }
     }
 

@@ -463,6 +463,7 @@ fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId, with_payload: bool
         attempt: job.attempt,
         until: job.lease_until,
         payload: with_payload.then(|| job.payload.as_str().to_owned()),
+        traces: job.traces.clone(),
     }
 }
 

@@ -31,6 +31,7 @@ impl Event {
             when: trigger.when,
             fold: Some(trigger.fold.clone()),
             payload: with_payload.then(|| trigger.payload.as_str().to_owned()),
+            trace: trigger.trace.clone(),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::job::Shape;
 use crate::queue::{QueueSettings, TaskSettings};
 use crate::retry::Retry;
 use crate::schedule::{CatchUp, ScheduleState, Spec, TickedBy};
+use crate::trace::{TraceContext, Traces};
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
@@ -121,6 +122,9 @@ pub enum Event {
         /// Its payload as JSON text, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         payload: Option<String>,
+        /// Its trace context.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<TraceContext>,
     },
     /// The store accepted the trigger, or said that it is a duplicate.
     TriggerOk {
@@ -246,6 +250,9 @@ pub enum Event {
         /// What the handler is given, as JSON text, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         payload: Option<String>,
+        /// The trace contexts that the handler is given.
+        #[serde(default, skip_serializing_if = "Traces::is_empty")]
+        traces: Traces,
     },
     /// The store extended a lease.
     Renew {

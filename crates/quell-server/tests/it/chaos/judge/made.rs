@@ -3,7 +3,7 @@
 use quell::history::Event;
 use quell::job::{AttemptOutcome, SettledAs};
 use quell::store::{Draw, LeaseToken, MemoryStore, Store};
-use quell::trigger::NewTrigger;
+use quell::trigger::{NewTrigger, Traces};
 use quell::worker::WorkerId;
 use quell::{Batch, Job, JobId, JobState, Key, Payload, QueueName, TaskName, Timestamp};
 
@@ -53,6 +53,7 @@ pub(super) fn started(t: i64, job: u64, token: u64) -> Event {
         attempt: 1,
         until: at(t + LEASE),
         payload: None,
+        traces: Traces::default(),
     }
 }
 

@@ -102,7 +102,7 @@ pub(super) fn needs(has_books: bool) -> Vec<(&'static str, usize)> {
 /// What a run must give the checker to judge; docs/testing.md says why not the others.
 pub(super) const JUDGED: &[&str] = &[
     "P1", "P2", "P3", "P4", "P5", "P6", "P7a", "P8", "P8b", "P9", "P10", "P11", "P12", "P13",
-    "P14", "P16", "P17", "P21", "P23", "P24", "P25", "P26", "P27", "P32",
+    "P14", "P16", "P17", "P21", "P23", "P24", "P25", "P26", "P27", "P32", "P33",
 ];
 
 /// The violations that `quell check` printed: the property, and the last event that shows it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use quell::history::{Event, Sink};
-use quell::trigger::{Dedup, NewTrigger, TaskPolicy, Thresholds};
+use quell::trigger::{Dedup, NewTrigger, TaskPolicy, Thresholds, TraceContext};
 use quell::{Batch, ErrorKind, HoldUntil, Key, Payload, Quell, Receipt, TaskName};
 
 use super::books::Books;
@@ -74,7 +74,12 @@ impl Caller {
     ) -> anyhow::Result<NewTrigger> {
         let policy = tasks::policy(task, self.deploy);
         let task = TaskPolicy::new(TaskName::new(task)?, &policy, Thresholds::DEFAULT)?;
-        Ok(task.trigger(payload, key))
+        // Half of them belong to a trace.
+        let trace = fastrand::bool().then(|| {
+            let parent = format!("00-{:032x}-{:016x}-01", fastrand::u128(1..), fastrand::u64(1..));
+            TraceContext::new(&parent, None)
+        });
+        Ok(NewTrigger { trace: trace.transpose()?, ..task.trigger(payload, key) })
     }
 
     async fn stamped(&mut self) -> anyhow::Result<()> {
