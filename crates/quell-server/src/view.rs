@@ -52,6 +52,7 @@ pub fn job(job: &Job) -> Value {
         "absorbed_by": job.absorbed_by,
         "error": job.error,
         "output": job.output.as_ref().map(document),
+        "traces": job.traces.iter().collect::<Vec<_>>(),
     })
 }
 

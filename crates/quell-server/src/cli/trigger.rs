@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use quell::TaskName;
+use quell::trigger::TraceContext;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
 use serde_json::{Map, Value, json};
@@ -34,6 +35,9 @@ pub struct Args {
     /// Get the first trigger's job and output where this key was used for the same payload.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// The trace that it belongs to: a W3C `traceparent`. A malformed one is left out.
+    #[arg(long, value_name = "TRACEPARENT", env = "TRACEPARENT", hide_env_values = true)]
+    traceparent: Option<String>,
     /// Run it on its own, at once, whatever its key says.
     #[arg(long)]
     no_debounce: bool,
@@ -68,8 +72,14 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let url = join(&args.server, &["v1", "tasks", args.task.as_str(), "triggers"])?;
     let body = Value::Object(body).to_string();
+    let trace = args.traceparent.and_then(|parent| TraceContext::new(&parent, None).ok());
     let answer = ask(&args.server, |client| {
-        client.request(Method::POST, url).header(CONTENT_TYPE, "application/json").body(body)
+        let request = client.request(Method::POST, url).header(CONTENT_TYPE, "application/json");
+        let request = match &trace {
+            Some(context) => request.header("traceparent", context.traceparent()),
+            None => request,
+        };
+        request.body(body)
     })?;
     if args.json {
         return Ok(writeln!(out, "{answer}")?);

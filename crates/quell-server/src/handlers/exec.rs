@@ -125,6 +125,13 @@ impl Exec {
         command.env("QUELL_TRIGGERS", call.triggers.to_string());
         command.env("QUELL_FIRST_AT", call.first_at.to_string());
         command.env("QUELL_DUE_AT", call.due_at.to_string());
+        command.env("QUELL_TRACES", call.trace_parents().join(" "));
+        if let Some(context) = call.trace() {
+            command.env("TRACEPARENT", context.traceparent());
+            context.tracestate().iter().for_each(|state| {
+                command.env("TRACESTATE", state);
+            });
+        }
         Ok(command)
     }
 

@@ -146,6 +146,15 @@ impl Http {
         {
             request = request.header("quell-key", value);
         }
+        if !call.traces.is_empty() {
+            request = request.header("quell-traces", call.trace_parents().join(", "));
+        }
+        if let Some(context) = call.trace() {
+            request = request.header("traceparent", context.traceparent());
+            if let Some(state) = context.tracestate() {
+                request = request.header("tracestate", state);
+            }
+        }
         Ok(request)
     }
 

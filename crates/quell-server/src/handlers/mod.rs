@@ -11,6 +11,7 @@ mod signature;
 
 use std::time::Duration;
 
+use quell::trigger::{TraceContext, Traces};
 use quell::{Ctx, JobId, Key, Payload, QueueName, TaskError, TaskName, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +55,8 @@ pub struct Invocation {
     pub due_at: Timestamp,
     /// The folded payload.
     pub payload: Payload,
+    /// The trace contexts of its first triggers (R42).
+    pub traces: Traces,
     /// Fires when the lease is lost: the attempt must stop, and nothing it says counts (R21).
     pub cancelled: CancellationToken,
     /// Fires when the shutdown's grace time is over: a command should end now (R29).
@@ -79,9 +82,24 @@ impl Invocation {
             first_at: ctx.first_at(),
             due_at: ctx.due_at(),
             payload,
+            traces: ctx.traces().clone(),
             cancelled: ctx.cancelled().clone(),
             stopping,
         }
+    }
+}
+
+impl Invocation {
+    /// The trace that the attempt goes on with: that of its triggers, where they have one in common. The
+    /// traces of a burst have no single one to go on with.
+    fn trace(&self) -> Option<TraceContext> {
+        let mut traces = self.traces.iter();
+        traces.next().filter(|_| traces.next().is_none())
+    }
+
+    /// The `traceparent` of each trace context.
+    fn trace_parents(&self) -> Vec<String> {
+        self.traces.iter().map(|context| context.traceparent().to_owned()).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use quell::trigger::{Dedup, NewTrigger, Thresholds};
+use quell::trigger::{Dedup, NewTrigger, Thresholds, TraceContext};
 use quell::{Batch, Edge, HoldUntil, Key, Payload, Receipt, TaskName, Timestamp, When};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -33,6 +33,14 @@ struct Asked<'a> {
     debounce: Option<AskedDebounce>,
     partition: Option<String>,
     idempotency_key: Option<String>,
+    trace: Option<AskedTrace>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AskedTrace {
+    traceparent: String,
+    tracestate: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -81,11 +89,15 @@ pub(super) async fn trigger(
         one.idempotency_key = Some(key);
     }
     let now = api.quell.clock().now();
+    let of_request = trace_headers(&headers);
     let triggers = asked
         .iter()
         .enumerate()
         .map(|(index, asked)| {
-            let made = make(declared, asked, now);
+            let made = make(declared, asked, now).map(|mut trigger| {
+                trigger.trace = trigger.trace.or_else(|| of_request.clone());
+                trigger
+            });
             if many { made.map_err(|error| error.at(index)) } else { made }
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -105,6 +117,16 @@ fn key_header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let text = text.ok_or_else(refused)?;
     let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     Ok(Some(quoted.unwrap_or(text).to_owned()))
+}
+
+/// The context of the headers `traceparent` and `tracestate`; none where they are malformed, as W3C Trace
+/// Context has it.
+fn trace_headers(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut parents = headers.get_all("traceparent").iter();
+    let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
+    let states = headers.get_all("tracestate").iter();
+    let states: Vec<&str> = states.filter_map(|state| state.to_str().ok()).collect();
+    TraceContext::new(parent, Some(&states.join(","))).ok()
 }
 
 pub(super) fn known_task<'a>(
@@ -128,6 +150,11 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTri
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;
     trigger.dedup = dedup(asked)?;
+    if let Some(AskedTrace { traceparent, tracestate }) = &asked.trace {
+        let refused = |error: quell::Error| ApiError::invalid("trace", error.to_string());
+        let context = TraceContext::new(traceparent, tracestate.as_deref());
+        trigger.trace = Some(context.map_err(refused)?);
+    }
     match &asked.idempotency_key {
         Some(text) => {
             let refused =

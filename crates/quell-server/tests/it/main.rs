@@ -49,4 +49,6 @@ mod simulate;
 #[cfg(test)]
 mod ssrf;
 #[cfg(test)]
+mod traces;
+#[cfg(test)]
 mod unreadable;

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use quell::trigger::Traces;
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use quell_server::handlers::{Allowed, Http, HttpSettings, Invocation};
 use tokio_util::sync::CancellationToken;
 
 fn call() -> Invocation {
     Invocation {
+        traces: Traces::default(),
         task: TaskName::new("t").unwrap(),
         queue: QueueName::new("q").unwrap(),
         job: JobId::new(1),
