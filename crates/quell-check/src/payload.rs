@@ -7,16 +7,26 @@ use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::job::Shape;
 use quell_core::payload::WINDOW_BYTES;
-use quell_core::{Fold, JobId, Payload, SettledAs, Timestamp, TriggerId};
+use quell_core::{Fold, JobId, LeaseToken, Payload, SettledAs, Timestamp, TriggerId};
 
 use super::views::{OpState, TaskKey};
 use super::{Act, Book, Found, Line, Property};
 
 /// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
-/// each start. P8: no window holds more than its bounds, and one that closes had no room for the next
+/// each claim what its start says that the handler is given. P8: no window holds more than its bounds, and one that closes had no room for the next
 /// trigger.
 #[derive(Debug)]
 pub(super) struct Payloads;
+
+/// Where each attempt starts. A worker records that at once, while the store's events of the same process may
+/// wait for their order: what a handler is given is fixed by its claim.
+pub(super) fn starts(lines: &[Line]) -> BTreeMap<(JobId, LeaseToken), usize> {
+    let started = |(at, line): (usize, &Line)| match &line.event {
+        Event::Start { job, token, .. } => Some(((*job, *token), at)),
+        _ => None,
+    };
+    lines.iter().enumerate().filter_map(started).collect()
+}
 
 /// A job's payload as it must be; none where not all of its triggers are known.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +48,7 @@ impl Property for Payloads {
         // Jobs that are absorbed by the next change of their successor's window.
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
         let mut full = Full::default();
+        let starts = starts(lines);
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
                 // What it holds from now on is not on record.
@@ -65,19 +76,20 @@ impl Property for Payloads {
                         folded.count = *count;
                     }
                 }
-                Event::Claimed { job, .. } => {
+                Event::Claimed { t, job, token, count, .. } => {
                     full.open.remove(job);
-                }
-                Event::Start { t, job, count, payload: Some(given), .. } => {
+                    let started = starts.get(&(*job, *token)).and_then(|at| lines.get(*at));
+                    let Some(Event::Start { payload, .. }) = started.map(|line| &line.event) else {
+                        continue;
+                    };
                     let folded = jobs.get(job);
-                    if folded.is_some_and(|folded| folded.may_lack(book, *count, *t)) {
-                        found.cannot("P5", "a change of the job's window may be missing");
-                    } else {
-                        compare(folded, *job, given, at, found);
+                    match payload {
+                        None => found.cannot("P5", "payloads are not on record"),
+                        Some(_) if folded.is_some_and(|it| it.may_lack(book, *count, *t)) => {
+                            found.cannot("P5", "a change of the job's window may be missing");
+                        }
+                        Some(given) => compare(folded, *job, given, at, found),
                     }
-                }
-                Event::Start { payload: None, .. } => {
-                    found.cannot("P5", "payloads are not on record");
                 }
                 _ => {}
             }

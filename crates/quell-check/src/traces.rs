@@ -6,10 +6,12 @@ use quell_core::history::Event;
 use quell_core::trace::Traces;
 use quell_core::{JobId, SettledAs, Timestamp, TriggerId};
 
+use super::payload::starts;
 use super::views::OpState;
 use super::{Act, Book, Found, Line, Property};
 
-/// P33: gathers the contexts again, in the order of the events, and compares at each start.
+/// P33: gathers the contexts again, in the order of the events, and compares at each claim what its start
+/// says that the handler is given.
 #[derive(Debug)]
 pub(super) struct Contexts;
 
@@ -29,6 +31,7 @@ impl Property for Contexts {
         let mut jobs: BTreeMap<JobId, Kept> = BTreeMap::new();
         // Jobs that are absorbed by the next change of their successor's window.
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
+        let starts = starts(lines);
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
                 Event::Settle { job, became: SettledAs::Absorbed { by, .. }, .. }
@@ -53,12 +56,18 @@ impl Property for Contexts {
                         kept.count = *count;
                     }
                 }
-                Event::Start { t, job, count, traces, .. } => match jobs.get(job) {
-                    Some(kept) if kept.may_lack(book, *count, *t) => {
-                        found.cannot("P33", "a change of the job's window may be missing");
+                Event::Claimed { t, job, token, count, .. } => {
+                    let started = starts.get(&(*job, *token)).and_then(|at| lines.get(*at));
+                    let Some(Event::Start { traces, .. }) = started.map(|line| &line.event) else {
+                        continue;
+                    };
+                    match jobs.get(job) {
+                        Some(kept) if kept.may_lack(book, *count, *t) => {
+                            found.cannot("P33", "a change of the job's window may be missing");
+                        }
+                        kept => compare(kept, *job, traces, at, found),
                     }
-                    kept => compare(kept, *job, traces, at, found),
-                },
+                }
                 _ => {}
             }
         }
