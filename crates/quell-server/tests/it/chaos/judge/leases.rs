@@ -63,7 +63,7 @@ struct Body {
     lease_until: Timestamp,
 }
 
-/// Bodies of one key overlap only where the earlier one had lost its lease.
+/// Bodies of one key overlap only where one of them had lost its lease.
 pub(super) fn one_body_at_a_time(
     events: &[Event],
     entries: &[Entry],
@@ -73,8 +73,10 @@ pub(super) fn one_body_at_a_time(
     for (key, body) in bodies(events, entries) {
         let earlier = active.entry(key.clone()).or_default();
         earlier.retain(|earlier| body.begin < earlier.end);
+        // A process that is suspended between its last look at the lease and the body begins it too late.
+        let is_late = body.lease_until <= body.begin;
         for overlapped in &*earlier {
-            if body.begin < overlapped.lease_until {
+            if body.begin < overlapped.lease_until && !is_late {
                 let (one, other) = (overlapped.job, body.job);
                 let shown = format!("{overlapped:?}, {body:?}");
                 return Err(format!(
