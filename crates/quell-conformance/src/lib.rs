@@ -52,7 +52,7 @@ pub mod sim;
 pub mod suite;
 
 #[cfg(feature = "suite")]
-pub use harness::{Lesser, Opened, Rig, budget, calls, faulty, rig};
+pub use harness::{Lesser, Opened, Rig, budget, calls, faulty, rig, spread};
 pub use quell_check as check;
 #[cfg(feature = "suite")]
 pub(crate) use suite::registry::as_data;

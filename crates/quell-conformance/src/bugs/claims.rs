@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    Answer, Claim, ClaimedJob, JobFilter, JobState, NextDue, Operation, Result, Store, Timestamp,
+    Answer, Claim, ClaimedJob, Job, JobFilter, JobState, NextDue, Operation, Result, Store,
+    Timestamp,
 };
 
 use super::store::at_once;
@@ -153,21 +154,15 @@ fn succeeded_once(buggy: &Buggy, now: Timestamp, claim: &Claim) -> Result<Option
     });
     let Some(job) = job else { return Ok(None) };
     memory.had.insert(job.id);
-    let again = ClaimedJob {
-        id: job.id,
+    let again = Job {
         token: job.token.next(claim.draw),
-        task: job.task.clone(),
-        key: job.key.clone(),
-        payload: job.payload.clone(),
         attempt: job.attempt + 1,
         failures: 0,
         lapses: 0,
-        triggers: job.window.triggers,
-        first_at: job.window.first_at,
-        due_at: job.window.due_at,
-        lease_until: now + claim.lease,
-        traces: job.traces.clone(),
+        lease_until: Some(now + claim.lease),
+        ..job.clone()
     };
+    let Some(again) = ClaimedJob::of(&again) else { return Ok(None) };
     buggy.sink.record(&Event::claimed(now, claim, &again));
     Ok(Some(again))
 }

@@ -2,7 +2,7 @@
 //! another one.
 //!
 //! [`rig`] drives a store with one line a call, [`calls`] is the table of every call and [`budget`]
-//! counts what each one touches. [`faulty`] fails one call, and [`Lesser`] claims less than the store
+//! counts what each one touches. [`spread`] checks queues that are spread over several homes. [`faulty`] fails one call, and [`Lesser`] claims less than the store
 //! inside it.
 //!
 //! Invariant: it sees a store only through the `Store` trait.
@@ -13,6 +13,7 @@ pub mod calls;
 pub mod faulty;
 pub mod lesser;
 pub mod rig;
+pub mod spread;
 
 pub use lesser::Lesser;
 pub use rig::{Opened, Rig};

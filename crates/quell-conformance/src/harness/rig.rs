@@ -1,7 +1,7 @@
 //! A store under test with a virtual clock, and short words for what tests do to it.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,6 +61,19 @@ pub async fn until<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
     assert!(waited.await.is_ok(), "timed out waiting until {what}");
 }
 
+/// Every job of a store, by its id.
+pub async fn all_jobs(store: &dyn Store) -> BTreeMap<JobId, Job> {
+    let mut jobs = BTreeMap::new();
+    let mut before = None;
+    loop {
+        let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+        let page = store.jobs(&filter).await.expect("the store lists jobs");
+        let Some(last) = page.last() else { return jobs };
+        before = Some(last.id);
+        jobs.extend(page.into_iter().map(|job| (job.id, job)));
+    }
+}
+
 /// The queue that tests use.
 #[must_use]
 pub fn queue() -> QueueName {
@@ -110,6 +123,19 @@ pub fn traced(number: u64, trigger: NewTrigger) -> NewTrigger {
     // Each second one has both headers.
     let state = number.is_multiple_of(2).then(|| format!("n={number}, m=\\x"));
     NewTrigger { trace: TraceContext::new(&parent, state.as_deref()).ok(), ..trigger }
+}
+
+/// Each way in which an attempt may end; what goes back waits for 900 s, unless it was released.
+#[must_use]
+pub fn every_end() -> [Outcome; 6] {
+    [
+        Outcome::succeeded(),
+        fails(secs(900), false),
+        fails(secs(1), true),
+        Outcome::Snoozed { delay: secs(900) },
+        Outcome::Cancelled { reason: "enough".to_owned() },
+        Outcome::Released,
+    ]
 }
 
 /// A transient failure with this backoff.

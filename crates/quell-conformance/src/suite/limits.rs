@@ -10,7 +10,7 @@ use quell_core::{
     TaskSettings, Timestamp, WorkerId,
 };
 
-use crate::rig::{Rig, fails, key, keyed, lease, plain, queue, secs, task};
+use crate::rig::{Rig, every_end, key, keyed, lease, plain, queue, secs, task};
 
 /// A trigger of a partition.
 pub(crate) fn within(partition: &str, payload: &str) -> NewTrigger {
@@ -167,15 +167,7 @@ pub async fn r31_every_end_gives_a_partitions_slot_back(mut rig: Rig) {
     for n in 0..20 {
         rig.trigger(within("a", &n.to_string())).await;
     }
-    let ends = [
-        Outcome::succeeded(),
-        fails(secs(900), false),
-        fails(secs(1), true),
-        Outcome::Snoozed { delay: secs(900) },
-        Outcome::Cancelled { reason: "enough".to_owned() },
-        Outcome::Released,
-    ];
-    for outcome in ends {
+    for outcome in every_end() {
         let job = rig.claim_one().await;
         rig.claim_none().await;
         rig.settle(lease(&job), outcome).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use quell_core::{Claim, JobState, Key, NewTrigger, Outcome, QueueName, QueueSettings, When};
 
-use crate::rig::{Rig, fails, keyed, lease, plain, queue, secs, task};
+use crate::rig::{Rig, every_end, keyed, lease, plain, queue, secs, task};
 
 /// Only tasks that the worker knows, only of its queue.
 pub async fn r28_unknown_tasks_are_left_alone(mut rig: Rig) {
@@ -115,15 +115,7 @@ pub async fn r31_every_end_gives_the_slot_back(mut rig: Rig) {
     for n in 0..20 {
         rig.trigger(plain(&n.to_string())).await;
     }
-    let ends = [
-        Outcome::succeeded(),
-        fails(secs(900), false),
-        fails(secs(1), true),
-        Outcome::Snoozed { delay: secs(900) },
-        Outcome::Cancelled { reason: "enough".to_owned() },
-        Outcome::Released,
-    ];
-    for outcome in ends {
+    for outcome in every_end() {
         let job = rig.claim_one().await;
         rig.claim_none().await;
         rig.settle(lease(&job), outcome).await;

@@ -43,21 +43,7 @@ impl State {
         self.update(id, |job| job.start(now, claim))?;
         let job = self.job(id)?;
         let (queue, partition) = (job.queue.clone(), job.partition.clone());
-        let claimed = ClaimedJob {
-            id,
-            token: job.token,
-            task: job.task.clone(),
-            key: job.key.clone(),
-            payload: job.payload.clone(),
-            attempt: job.attempt,
-            failures: job.failures,
-            lapses: job.lapses,
-            triggers: job.window.triggers,
-            first_at: job.window.first_at,
-            due_at: job.window.due_at,
-            lease_until: now + claim.lease,
-            traces: job.traces.clone(),
-        };
+        let claimed = ClaimedJob::of(job)?;
         if let (Edge::Throttle, Some(period), Some(key)) =
             (job.shape.edge, job.shape.period, job.key.clone())
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::Traces;
-use crate::{Draw, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
+use crate::{Draw, Job, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
 
 /// A worker's request for jobs of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,29 @@ pub struct ClaimedJob {
     pub lease_until: Timestamp,
     /// The trace contexts of its first triggers that have one (R42).
     pub traces: Traces,
+}
+
+impl ClaimedJob {
+    /// What a worker needs of a job that runs; none where it has no lease.
+    #[must_use]
+    pub fn of(job: &Job) -> Option<Self> {
+        let lease_until = job.lease_until?;
+        Some(ClaimedJob {
+            id: job.id,
+            token: job.token,
+            task: job.task.clone(),
+            key: job.key.clone(),
+            payload: job.payload.clone(),
+            attempt: job.attempt,
+            failures: job.failures,
+            lapses: job.lapses,
+            triggers: job.window.triggers,
+            first_at: job.window.first_at,
+            due_at: job.window.due_at,
+            lease_until,
+            traces: job.traces.clone(),
+        })
+    }
 }
 
 /// When something will be to do.

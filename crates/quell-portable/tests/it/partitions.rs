@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
 use quell_conformance::sim::Place;
+use quell_conformance::spread::{keys_keep_their_homes, what_needs_one_home_is_refused};
 use quell_conformance::{Opened, Rig};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::heartbeat::Heartbeat;
@@ -132,61 +133,19 @@ async fn r03_ids_stay_with_their_partition_however_many_call_at_once() {
 #[tokio::test]
 async fn r07_r11_a_key_is_always_in_the_same_of_a_queues_partitions() {
     let table = table();
+    // The other process goes by what is there.
     let (store, other) = (wide(&table).await, narrow(&table).await);
-    let keys: Vec<String> = (0..64).map(|number| format!("customer-{number}")).collect();
-    let mut jobs = BTreeSet::new();
-    for name in &keys {
-        let opened = take(&store, vec![keyed(name)]).await.unwrap();
-        // Another process, which goes by what is there.
-        let joined = take(&other, vec![keyed(name)]).await.unwrap();
-        assert!(matches!(joined[0], Receipt::Debounced { triggers: 2, .. }), "{joined:?}");
-        assert_eq!(opened[0].job(), joined[0].job());
-        jobs.insert(opened[0].job().unwrap());
-    }
-    let numbers: BTreeSet<u64> = jobs.iter().map(|id| number(*id)).collect();
-    assert_eq!(numbers.len(), 4, "64 keys are in every partition");
-    assert_eq!(store.jobs(&Default::default()).await.unwrap().len(), 50, "one page of all");
-    let mut claimed = BTreeSet::new();
-    while claimed.len() < keys.len() {
-        let later = Some(Rig::START + secs(3_600));
-        let jobs =
-            other.claim(later, &Claim { limit: 20, ..Rig::claim_of(20) }).await.unwrap().jobs;
-        assert!(!jobs.is_empty(), "only {} were found", claimed.len());
-        claimed.extend(jobs.iter().map(|job| job.id));
-    }
-    assert_eq!(claimed, jobs);
+    keys_keep_their_homes(&store, &other, number).await;
 }
 
 #[tokio::test]
 async fn r18_r31_a_spread_queue_refuses_what_would_need_one_partition() {
     let table = table();
     let store = wide(&table).await;
-    let limited = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
-    let refused = store.set_queue(&queue(), &limited).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("4 shards"), "{refused}");
-    // Of many pairs of keys, some meet in one partition and most do not.
-    let (mut together, mut apart) = (0, 0);
-    for number in 0..40 {
-        let dedup = Some(Dedup::new(key(&format!("d{number}"))));
-        match take(&store, vec![NewTrigger { dedup, ..keyed(&format!("k{number}")) }]).await {
-            Ok(_) => together += 1,
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unsupported);
-                assert!(error.to_string().contains("belong on different ones"), "{error}");
-                apart += 1;
-            }
-        }
-    }
-    assert!(together > 0 && apart > together, "{together} together, {apart} apart");
-    let several: Vec<NewTrigger> = (0..9).map(|number| keyed(&format!("b{number}"))).collect();
-    let refused = take(&store, several).await.unwrap_err();
-    assert!(refused.to_string().contains("one batch for each key"), "{refused}");
+    what_needs_one_home_is_refused(&store).await;
     let two_queues = vec![plain("1"), to("other", "2")];
     let refused = take(&store, two_queues).await.unwrap_err();
     assert!(refused.to_string().contains("one batch for each queue"), "{refused}");
-    let counted: u64 = store.counts().await.unwrap().iter().map(|counts| counts.jobs).sum();
-    assert_eq!(counted, together, "what was refused wrote nothing");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, Claimed, ClaimedJob, Draw, Job, JobId, NextDue, QueueName, QueueSettings, Rate, Result,
+    Claim, Claimed, ClaimedJob, Draw, Job, NextDue, QueueName, QueueSettings, Rate, Result,
     TaskName, Timestamp,
 };
 
@@ -144,7 +144,7 @@ impl RedisBackend {
             match decode_job(id, &row, &known) {
                 Ok(mut job) => {
                     let partition = job.partition.take();
-                    jobs.push((claimed(id, job)?, partition));
+                    jobs.push((claimed(&job)?, partition));
                 }
                 Err(error) => self.unreadable().push(error),
             }
@@ -184,24 +184,9 @@ impl RedisBackend {
     }
 }
 
-fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
-    let lease_until = job.lease_until;
-    Ok(ClaimedJob {
-        id,
-        token: job.token,
-        task: job.task,
-        key: job.key,
-        payload: job.payload,
-        attempt: job.attempt,
-        failures: job.failures,
-        lapses: job.lapses,
-        triggers: job.window.triggers,
-        first_at: job.window.first_at,
-        due_at: job.window.due_at,
-        lease_until: lease_until
-            .ok_or_else(|| corrupt(format_args!("job {id} runs without a lease")))?,
-        traces: job.traces,
-    })
+fn claimed(job: &Job) -> Result<ClaimedJob> {
+    let no_lease = || corrupt(format_args!("job {} runs without a lease", job.id));
+    ClaimedJob::of(job).ok_or_else(no_lease)
 }
 
 impl Asked<'_> {

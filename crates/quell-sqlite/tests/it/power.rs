@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{keyed, plain};
-use quell_core::{Batch, Job, JobFilter, JobId, JobState, Lease, Outcome, Settlement, Store};
+use quell_conformance::rig::{all_jobs, keyed, plain};
+use quell_core::{Batch, JobId, JobState, Lease, Outcome, Settlement, Store};
 use quell_sqlite::{SqliteStore, Synchronous};
 use tokio::task::JoinSet;
 
@@ -92,24 +92,12 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
     reported
 }
 
-async fn jobs(store: &SqliteStore) -> BTreeMap<JobId, Job> {
-    let mut jobs = BTreeMap::new();
-    let mut before = None;
-    loop {
-        let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
-        let page = store.jobs(&filter).await.unwrap();
-        let Some(last) = page.last() else { return jobs };
-        before = Some(last.id);
-        jobs.extend(page.into_iter().map(|job| (job.id, job)));
-    }
-}
-
 /// Opens what is left and looks for what was returned while the journal was no longer than `length`;
 /// returns how many jobs there are.
 async fn survives(disk: &Disk, length: usize, reported: &Acknowledged, what: &str) -> usize {
     let scene = disk.restored();
     let store = scene.open().await;
-    let jobs = jobs(&store).await;
+    let jobs = all_jobs(&store).await;
     for (_, reported) in reported.iter().filter(|(by, _)| *by <= length) {
         let is_there = match reported {
             Reported::Accepted(job, seq) => {

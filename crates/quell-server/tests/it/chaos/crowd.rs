@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use quell::JobState;
 use quell::history::Event;
 use quell::job::SettledAs;
+use quell_conformance::rig::all_jobs;
 use reqwest::Client;
 
 use super::ground::Ground;
-use super::judge::{all_jobs, checked, events};
+use super::judge::{checked, events};
 use crate::binary::{Process, quell};
 
 const PROCESSES: usize = 8;

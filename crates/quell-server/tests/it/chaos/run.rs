@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell::store::Store;
 use quell::{Job, JobId, JobState};
+use quell_conformance::rig::all_jobs;
 
 use super::fault::{Fault, Kind};
 use super::ground::Ground;
@@ -223,7 +224,7 @@ async fn settled_jobs(store: &dyn Store, processes: &mut Processes) -> BTreeMap<
     let deadline = Instant::now() + REST;
     loop {
         processes.revive_workers();
-        let jobs = judge::all_jobs(store).await;
+        let jobs = all_jobs(store).await;
         let open: Vec<&Job> = jobs.values().filter(|job| !job.state.is_ended()).collect();
         if open.is_empty() {
             return jobs;

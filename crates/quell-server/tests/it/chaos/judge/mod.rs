@@ -15,9 +15,7 @@ mod pauses;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quell::job::JobFilter;
-use quell::store::Store;
-use quell::{Job, JobId};
+use quell::JobId;
 
 pub(super) use booked::Tables;
 pub(super) use coverage::each_tick_is_one_job;
@@ -27,19 +25,6 @@ pub(super) use pauses::Pause;
 
 use super::seen::Counts;
 use crate::binary::quell;
-
-/// Every row of the store.
-pub(super) async fn all_jobs(store: &dyn Store) -> BTreeMap<JobId, Job> {
-    let mut jobs = BTreeMap::new();
-    let mut before = None;
-    loop {
-        let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
-        let page = store.jobs(&filter).await.unwrap();
-        let Some(last) = page.last() else { return jobs };
-        before = Some(last.id);
-        jobs.extend(page.into_iter().map(|job| (job.id, job)));
-    }
-}
 
 /// Judges a run that has come to rest; returns how much each judge saw.
 pub(super) fn judge(
