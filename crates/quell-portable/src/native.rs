@@ -148,9 +148,13 @@ impl Native {
         let name = name(&self.store, task, &dedup.key);
         let count = batch.triggers.len();
         let batch = from_now(batch.without_dedup(), now);
-        let body = Carried::new(&self.store, &name, now, batch)?.body()?;
         let timer = &inner.notices.timer;
         let most = timer.most_bytes().saturating_sub(Carried::ROOM);
+        let mut body = Carried::new(&self.store, &name, now, batch.clone())?.body()?;
+        if body.len() > most {
+            // R42: a trace is no reason to refuse a trigger.
+            body = Carried::new(&self.store, &name, now, without_traces(batch))?.body()?;
+        }
         if body.len() > most {
             let message = format!(
                 "a message has {} bytes with the triggers' payloads, the limit is {most}: keep large \
@@ -302,4 +306,8 @@ fn name(store: &str, task: &TaskName, key: &Key) -> String {
 /// The refusal of what `native_dedup` cannot keep.
 fn unable(help: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("`native_dedup` cannot keep this: {help}"))
+}
+fn without_traces(mut batch: Batch) -> Batch {
+    batch.triggers.iter_mut().for_each(|trigger| trigger.trace = None);
+    batch
 }

@@ -473,6 +473,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_later_version_adds_to_a_row_is_passed_over() {
+        let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
+        let window = Window::unkeyed(Timestamp::from_secs(1), Timestamp::MIN);
+        let mut job = Job::new(JobId::new(1), task, queue, Payload::from_stored("1"), window);
+        job.traces = Traces::from_stored("00-a");
+        let row = encode_job(&job, 1, DEFAULT_SHAPE);
+        let mut fields = row.as_slice();
+        assert_eq!(read_array_len(&mut fields).unwrap(), FIELDS);
+        for later in 0..3 {
+            let mut bytes = Vec::new();
+            let _written = write_array_len(&mut bytes, FIELDS + later);
+            bytes.extend_from_slice(fields);
+            (0..later).for_each(|_| write_str(&mut bytes, "later").unwrap());
+            let stored = Stored::read(&bytes).unwrap();
+            assert_eq!((stored.payload.as_str(), stored.traces.as_deref()), ("1", Some("00-a")));
+        }
+    }
+
+    #[test]
     fn bounds_are_read_as_they_were() {
         let hours = 7_200_000_000;
         assert_eq!(short_bound(hours), -7_200_000);

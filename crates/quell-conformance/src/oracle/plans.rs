@@ -51,8 +51,8 @@ pub(super) fn schedule(name: u8, spec: u8, catch_up: CatchUp, call: &Call) -> Sc
         _ => Spec::cron("0 * * * *", "UTC"),
     };
     let spec = spec.expect("a valid plan");
-    // A schedule with an idempotency key is refused before a store sees it.
-    let trigger = NewTrigger { idempotency: None, ..call.trigger() };
+    // A schedule with one of these is refused before a store sees it.
+    let trigger = NewTrigger { idempotency: None, trace: None, ..call.trigger() };
     Schedule { name: schedule_name(name), spec, catch_up, trigger }
 }
 

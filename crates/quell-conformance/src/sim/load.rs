@@ -10,6 +10,7 @@ use quell_core::history::Event;
 use quell_core::idempotency::Idempotency;
 use quell_core::poll::PollSettings;
 use quell_core::schedule::{Schedule, Spec};
+use quell_core::trace::TraceContext;
 use quell_core::{
     Batch, Fold, Key, NewTrigger, Payload, QueueName, ScheduleName, TaskName, Timestamp, When,
     WorkerId,
@@ -17,7 +18,6 @@ use quell_core::{
 
 use super::plan::{Call, Plan, Planned, Stranger};
 use super::world::World;
-use crate::rig::traced;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -142,10 +142,10 @@ fn trigger(call: &Call, number: usize, index: usize, release: &Release) -> NewTr
     let trigger =
         NewTrigger { dedup, when, partition, idempotency, priority: call.priority, ..trigger };
     // Some share a context with the next call, and some have none.
-    match number % 4 {
-        0 => trigger,
-        _ => traced(number as u64 / 2 + 1, trigger),
-    }
+    let traced =
+        (!number.is_multiple_of(4)).then(|| format!("00-{:032x}-{:016x}-01", 7, number / 2 + 1));
+    let trace = traced.and_then(|parent| TraceContext::new(&parent, None).ok());
+    NewTrigger { trace, ..trigger }
 }
 
 fn key(name: String) -> Key {

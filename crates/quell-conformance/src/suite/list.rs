@@ -295,6 +295,7 @@ macro_rules! rule_tests {
                     r42_the_same_trace_in_a_row_is_kept_once,
                     r42_a_window_that_absorbs_a_job_has_its_traces_first,
                     r26_r42_a_dead_job_keeps_its_traces,
+                    r13_r42_a_suppressed_trigger_adds_no_trace,
                     r42_traces_outlast_every_way_back,
                 ]
                 cut: [

@@ -1,9 +1,11 @@
 //! Trace contexts, from triggers to the attempts that cover them (R42).
 
+use quell_core::edge::Edge;
 use quell_core::trace::{TraceContext, Traces};
-use quell_core::{Batch, ExplainTarget, Fold, Lease, NewTrigger, Outcome};
+use quell_core::window::Debounce;
+use quell_core::{Batch, ExplainTarget, Fold, Lease, NewTrigger, Outcome, Result};
 
-use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, secs, traced};
+use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, secs, traced};
 
 /// The contexts that `traced` makes of these numbers.
 fn contexts(numbers: impl IntoIterator<Item = u64>) -> Traces {
@@ -45,7 +47,7 @@ pub async fn r42_an_attempt_is_given_the_traces_of_its_triggers(mut rig: Rig) {
     }
 }
 
-/// At once, later, in an array, and from another queue's line.
+/// At once, later, in an array, and in a partition.
 pub async fn r42_a_job_without_a_key_has_the_trace_of_its_trigger(mut rig: Rig) {
     let later = quell_core::When::After(secs(2));
     let collected = NewTrigger { fold: Fold::Collect { cap: 9 }, ..plain("4") };
@@ -54,12 +56,23 @@ pub async fn r42_a_job_without_a_key_has_the_trace_of_its_trigger(mut rig: Rig) 
         plain("2"),
         traced(3, NewTrigger { when: later, ..plain("3") }),
         traced(4, collected),
+        traced(5, NewTrigger { partition: Some(key("p")), ..plain("5") }),
     ];
     rig.trigger_batch(Batch { triggers, dedup: None }).await;
     let mut runs = rig.at(3).claim().await;
     runs.sort_by_key(|run| run.id);
     let given: Vec<Traces> = runs.into_iter().map(|run| run.traces).collect();
-    assert_eq!(given, [contexts([1]), Traces::default(), contexts([3]), contexts([4])]);
+    assert_eq!(
+        given,
+        [contexts([1]), Traces::default(), contexts([3]), contexts([4]), contexts([5])]
+    );
+}
+
+/// Triggers as single batches of one call, as concurrent callers make them.
+async fn together(rig: &Rig, triggers: Vec<NewTrigger>) {
+    let batches = triggers.into_iter().map(Batch::one).collect();
+    let answers = rig.store.enqueue(Some(rig.now()), batches).await.expect("is accepted");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 /// Whether triggers come one by one, together, or both; the last ones are counted and not linked.
@@ -75,11 +88,19 @@ pub async fn r42_the_first_sixteen_traces_are_kept(mut rig: Rig) {
     rig.trigger_batch(batch(15..=30, "a")).await;
     rig.trigger(traced(31, keyed("a"))).await;
     rig.trigger_batch(batch(1..=40, "b")).await;
+    // Windows that are there already, with room for some of what comes in one call.
+    for name in ["c", "d"] {
+        rig.trigger_batch(batch(1..=14, name)).await;
+        let at_once = (14..=20).map(|number| traced(number, keyed(name))).collect();
+        together(&rig, at_once).await;
+    }
     let mut runs = rig.at(10).claim().await;
     runs.sort_by_key(|run| run.key.clone());
     let given: Vec<(u64, Traces)> =
         runs.into_iter().map(|run| (run.triggers, run.traces)).collect();
-    assert_eq!(given, [(31, contexts(1..=16)), (40, contexts(1..=16))]);
+    let first = contexts(1..=16);
+    let counts = [31, 40, 21, 21];
+    assert_eq!(given, counts.map(|count| (count, first.clone())));
 }
 
 /// As where one request sends a batch, or repeats a call.
@@ -91,8 +112,10 @@ pub async fn r42_the_same_trace_in_a_row_is_kept_once(mut rig: Rig) {
     rig.trigger_batch(batch(&[1, 1, 1])).await;
     rig.trigger_batch(batch(&[1])).await;
     rig.trigger_batch(batch(&[1, 2, 1])).await;
+    let again = [1, 1, 3, 3, 2].map(|number| traced(number, keyed("a")));
+    together(&rig, again.into()).await;
     let run = rig.at(10).claim_one().await;
-    assert_eq!((run.triggers, run.traces), (7, contexts([1, 2, 1])));
+    assert_eq!((run.triggers, run.traces), (12, contexts([1, 2, 1, 3, 2])));
 }
 
 /// The job that failed came first, and so do its triggers.
@@ -126,6 +149,21 @@ pub async fn r26_r42_a_dead_job_keeps_its_traces(mut rig: Rig) {
         assert_eq!((again.id, again.traces.clone()), (id, contexts([1])));
         rig.succeed(&again).await;
     }
+}
+
+/// A trigger that a leading edge does not run is not what the run is for.
+pub async fn r13_r42_a_suppressed_trigger_adds_no_trace(mut rig: Rig) {
+    let leading = |number| {
+        let debounce = Debounce { edge: Edge::Leading, ..debounce() };
+        traced(number, keyed_with("a", debounce, Fold::Last, "1"))
+    };
+    let lead = rig.trigger(leading(1)).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.at(3).trigger(leading(2)).await;
+    assert_eq!((run.id, run.traces.clone()), (lead, contexts([1])));
+    rig.succeed(&run).await;
+    rig.at(5).trigger(leading(3)).await;
+    assert_eq!(rig.job(lead).await.traces, contexts([1]));
 }
 
 /// A snooze, a release and an expired lease are no new trigger.

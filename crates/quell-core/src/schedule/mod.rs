@@ -69,6 +69,10 @@ impl Schedule {
             let message = "a tick fires once without it: leave the idempotency key out";
             return Err(about(Error::invalid("idempotency_key", message)));
         }
+        if self.trigger.trace.is_some() {
+            let message = "a tick has no caller: leave the trace context out (R42)";
+            return Err(about(Error::invalid("trace", message)));
+        }
         self.trigger.validate(limits).map_err(about)
     }
 }

@@ -35,8 +35,9 @@ pub struct Args {
     /// Get the first trigger's job and output where this key was used for the same payload.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// The trace that it belongs to: a W3C `traceparent`. A malformed one is left out.
-    #[arg(long, value_name = "TRACEPARENT", env = "TRACEPARENT", hide_env_values = true)]
+    /// The trace that it belongs to: a W3C `traceparent`; by default the variables `TRACEPARENT` and
+    /// `TRACESTATE`, where they are well-formed.
+    #[arg(long, value_name = "TRACEPARENT")]
     traceparent: Option<String>,
     /// Run it on its own, at once, whatever its key says.
     #[arg(long)]
@@ -47,6 +48,13 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The trace of the program that calls this one: variables are ignored where they are malformed, as W3C
+/// Trace Context has it of headers.
+fn trace_of_environment() -> Option<TraceContext> {
+    let parent = std::env::var("TRACEPARENT").ok()?;
+    TraceContext::new(&parent, std::env::var("TRACESTATE").ok().as_deref()).ok()
 }
 
 /// Runs `quell trigger`.
@@ -72,11 +80,20 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let url = join(&args.server, &["v1", "tasks", args.task.as_str(), "triggers"])?;
     let body = Value::Object(body).to_string();
-    let trace = args.traceparent.and_then(|parent| TraceContext::new(&parent, None).ok());
+    let trace = match &args.traceparent {
+        Some(parent) => Some(TraceContext::new(parent, None)?),
+        None => trace_of_environment(),
+    };
     let answer = ask(&args.server, |client| {
         let request = client.request(Method::POST, url).header(CONTENT_TYPE, "application/json");
         let request = match &trace {
-            Some(context) => request.header("traceparent", context.traceparent()),
+            Some(context) => {
+                let state = context.tracestate().map(|state| ("tracestate", state));
+                [("traceparent", context.traceparent())]
+                    .into_iter()
+                    .chain(state)
+                    .fold(request, |request, (name, value)| request.header(name, value))
+            }
             None => request,
         };
         request.body(body)

@@ -128,9 +128,11 @@ impl Exec {
         command.env("QUELL_TRACES", call.trace_parents().join(" "));
         if let Some(context) = call.trace() {
             command.env("TRACEPARENT", context.traceparent());
-            context.tracestate().iter().for_each(|state| {
-                command.env("TRACESTATE", state);
-            });
+            // One that the configuration passes on belongs to another trace.
+            match context.tracestate() {
+                Some(state) => command.env("TRACESTATE", state),
+                None => command.env_remove("TRACESTATE"),
+            };
         }
         Ok(command)
     }

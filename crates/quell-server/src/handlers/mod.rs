@@ -90,8 +90,8 @@ impl Invocation {
 }
 
 impl Invocation {
-    /// The trace that the attempt goes on with: that of its triggers, where they have one in common. The
-    /// traces of a burst have no single one to go on with.
+    /// The trace context that the attempt goes on with: the only one of its job. Several have no single
+    /// one to go on with.
     fn trace(&self) -> Option<TraceContext> {
         let mut traces = self.traces.iter();
         traces.next().filter(|_| traces.next().is_none())

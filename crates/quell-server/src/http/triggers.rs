@@ -124,9 +124,10 @@ fn key_header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 fn trace_headers(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all("traceparent").iter();
     let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
-    let states = headers.get_all("tracestate").iter();
-    let states: Vec<&str> = states.filter_map(|state| state.to_str().ok()).collect();
-    TraceContext::new(parent, Some(&states.join(","))).ok()
+    // Several lines are one list, which counts as a whole or not at all.
+    let states = headers.get_all("tracestate").iter().map(|state| state.to_str().ok());
+    let states: Option<Vec<&str>> = states.collect();
+    TraceContext::new(parent, states.map(|states| states.join(",")).as_deref()).ok()
 }
 
 pub(super) fn known_task<'a>(

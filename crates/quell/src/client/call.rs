@@ -119,7 +119,7 @@ impl<'a, T: Task> Trigger<'a, T> {
 
     /// The trace context of what triggers (R42): the handler gets it by
     /// [`Ctx::traces`](crate::Ctx::traces). With the feature `opentelemetry`, a trigger without one gets
-    /// that of the current span.
+    /// that of its span `quell.trigger`.
     ///
     /// ```
     /// # #[derive(serde::Serialize, serde::Deserialize)]
@@ -290,6 +290,14 @@ impl<'a> TriggerMany<'a> {
             batch.dedup = Some(Dedup { key: dedup_key(key.as_ref())?, until });
             Ok(batch)
         });
+        self
+    }
+
+    /// The trace context of what triggers, as [`Trigger::trace`] has it, for each of them (R42).
+    pub fn trace(mut self, context: TraceContext) -> Self {
+        if let Ok(batch) = &mut self.batch {
+            batch.triggers.iter_mut().for_each(|trigger| trigger.trace = Some(context.clone()));
+        }
         self
     }
 
