@@ -13,8 +13,8 @@ use quell_core::history::Sink;
 use quell_core::part::Ids;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
-    ScheduleName, Store, TaskSettings,
+    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, Store,
+    TaskSettings,
 };
 use quell_engine::Engine;
 use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Spread, Table};

@@ -10,8 +10,8 @@ use quell_conformance::spread::{keys_keep_their_homes, what_needs_one_home_is_re
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
-    ScheduleName, Store, TaskSettings,
+    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, Store,
+    TaskSettings,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;

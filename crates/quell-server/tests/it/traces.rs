@@ -4,6 +4,7 @@ use quell::JobState;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::binary::quell;
 use crate::handlers::target;
 use crate::served::{Served, answer, file_says, serve};
 
@@ -88,5 +89,37 @@ async fn r42_an_http_call_goes_on_with_the_trace_of_its_trigger() {
     ] {
         assert!(request.contains(&needle), "{needle:?} is missing in:\n{request}");
     }
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r42_a_command_that_triggers_goes_on_with_a_trace() {
+    let served = serve("[tasks.a]\nexec = { command = [\"true\"] }\n").await;
+    let url = format!("http://{}", served.server.address());
+    let triggered = async |args: &[&str], environment: [(&'static str, &'static str); 2]| {
+        let mut command = quell(&["trigger", "a", "--json", "--server", &url]);
+        command.args(args).envs(environment);
+        let run = tokio::task::spawn_blocking(move || command.output());
+        let output = run.await.unwrap().unwrap();
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.success(), reply["job"].clone())
+    };
+    const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01";
+    let (seventh, eighth) = (parent(7), parent(8));
+    let well_formed = [("TRACEPARENT", CALLER), ("TRACESTATE", "a=1")];
+    let malformed = [("TRACEPARENT", "x"), ("TRACESTATE", "a=1")];
+    let cases: [(&[&str], _, Value); 3] = [
+        (&[], well_formed, json!([{ "traceparent": seventh, "tracestate": "a=1" }])),
+        (&[], malformed, json!([])),
+        (&["--traceparent", &eighth], well_formed, json!([{ "traceparent": eighth }])),
+    ];
+    for (args, environment, expected) in cases {
+        let (accepted, job) = triggered(args, environment).await;
+        assert!(accepted, "{args:?}");
+        let shown = served.ended(&job, JobState::Succeeded).await;
+        assert_eq!(shown["job"]["traces"], expected, "{args:?}");
+    }
+    let (accepted, _) = triggered(&["--traceparent", "x"], well_formed).await;
+    assert!(!accepted, "a malformed flag is refused");
     served.server.stop().await.unwrap();
 }
