@@ -37,6 +37,10 @@ impl Server {
         Server { build, process, folder: folder.to_owned(), client }
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     pub(super) fn url(&self) -> &str {
         &self.process.url
     }
