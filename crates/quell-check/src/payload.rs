@@ -13,19 +13,19 @@ use super::views::{OpState, TaskKey};
 use super::{Act, Book, Found, Line, Property};
 
 /// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
-/// each claim what its start says that the handler is given. P8: no window holds more than its bounds, and one that closes had no room for the next
-/// trigger.
+/// each claim what its start says that the handler is given. P8: no window holds more than its bounds,
+/// and one that closes had no room for the next trigger.
 #[derive(Debug)]
 pub(super) struct Payloads;
 
-/// Where each attempt starts. A worker records that at once, while the store's events of the same process may
+/// The start of each attempt. A worker records that at once, while the store's events of the same process may
 /// wait for their order: what a handler is given is fixed by its claim.
-pub(super) fn starts(lines: &[Line]) -> BTreeMap<(JobId, LeaseToken), usize> {
-    let started = |(at, line): (usize, &Line)| match &line.event {
-        Event::Start { job, token, .. } => Some(((*job, *token), at)),
+pub(super) fn starts(lines: &[Line]) -> BTreeMap<(JobId, LeaseToken), &Event> {
+    let started = |line: &'_ Line| match &line.event {
+        Event::Start { job, token, .. } => Some((*job, *token)),
         _ => None,
     };
-    lines.iter().enumerate().filter_map(started).collect()
+    lines.iter().filter_map(|line| Some((started(line)?, &line.event))).collect()
 }
 
 /// A job's payload as it must be; none where not all of its triggers are known.
@@ -78,8 +78,7 @@ impl Property for Payloads {
                 }
                 Event::Claimed { t, job, token, count, .. } => {
                     full.open.remove(job);
-                    let started = starts.get(&(*job, *token)).and_then(|at| lines.get(*at));
-                    let Some(Event::Start { payload, .. }) = started.map(|line| &line.event) else {
+                    let Some(Event::Start { payload, .. }) = starts.get(&(*job, *token)) else {
                         continue;
                     };
                     let folded = jobs.get(job);

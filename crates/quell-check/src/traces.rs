@@ -57,8 +57,7 @@ impl Property for Contexts {
                     }
                 }
                 Event::Claimed { t, job, token, count, .. } => {
-                    let started = starts.get(&(*job, *token)).and_then(|at| lines.get(*at));
-                    let Some(Event::Start { traces, .. }) = started.map(|line| &line.event) else {
+                    let Some(Event::Start { traces, .. }) = starts.get(&(*job, *token)) else {
                         continue;
                     };
                     match jobs.get(job) {

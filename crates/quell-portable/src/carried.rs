@@ -67,6 +67,12 @@ impl Carried {
         Ok(Carried { carried: Self::FORM, store, id, sent, tries: 0, batch })
     }
 
+    /// The same message without the trace contexts of its triggers (R42).
+    pub(crate) fn without_traces(mut self) -> Self {
+        self.batch.triggers.iter_mut().for_each(|trigger| trigger.trace = None);
+        self
+    }
+
     pub(crate) fn body(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::new(ErrorKind::Internal, "cannot encode a batch as JSON").with_source(error)

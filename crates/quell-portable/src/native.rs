@@ -150,10 +150,11 @@ impl Native {
         let batch = from_now(batch.without_dedup(), now);
         let timer = &inner.notices.timer;
         let most = timer.most_bytes().saturating_sub(Carried::ROOM);
-        let mut body = Carried::new(&self.store, &name, now, batch.clone())?.body()?;
+        let carried = Carried::new(&self.store, &name, now, batch)?;
+        let mut body = carried.body()?;
         if body.len() > most {
             // R42: a trace is no reason to refuse a trigger.
-            body = Carried::new(&self.store, &name, now, without_traces(batch))?.body()?;
+            body = carried.without_traces().body()?;
         }
         if body.len() > most {
             let message = format!(
@@ -306,8 +307,4 @@ fn name(store: &str, task: &TaskName, key: &Key) -> String {
 /// The refusal of what `native_dedup` cannot keep.
 fn unable(help: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("`native_dedup` cannot keep this: {help}"))
-}
-fn without_traces(mut batch: Batch) -> Batch {
-    batch.triggers.iter_mut().for_each(|trigger| trigger.trace = None);
-    batch
 }
