@@ -4,7 +4,6 @@
 //! Azurite is one process that keeps all in memory: it says what Quell's requests cost beside plain ones,
 //! and nothing of what the service takes.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,8 +13,9 @@ use quell_services::Azurite;
 use tokio::task::JoinSet;
 
 use crate::median;
+use crate::output::PlainArgs;
 use crate::place::{Place, azure_table};
-use crate::report::{record_section, shown};
+use crate::report::shown;
 use crate::workload;
 
 /// Callers side by side.
@@ -24,16 +24,6 @@ const CALLERS: usize = 32;
 const KEYS: usize = 16;
 /// Partitions of a queue that is spread.
 const PARTITIONS: u32 = 4;
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// A tenth of everything, and one round.
-    #[arg(long)]
-    quick: bool,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
-}
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +85,7 @@ async fn floor(connection: &str, callers: usize, count: usize) -> anyhow::Result
 }
 
 /// Measures all of them in turn, and shows the medians.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &PlainArgs) -> anyhow::Result<()> {
     let server = Azurite::start()?;
     let connection = server.connection_string();
     let azurite = |partitions| Place::Azurite { connection: connection.clone(), partitions };
@@ -127,11 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             four / floor,
         ));
     }
-    write!(std::io::stdout(), "{table}")?;
-    if args.record {
-        let about =
-            "Medians of three rounds, all in turn; Azurite 3.35.0 in memory, on the same machine";
-        record_section(about, &table)?;
-    }
-    Ok(())
+    let about =
+        "Medians of three rounds, all in turn; Azurite 3.35.0 in memory, on the same machine";
+    args.recording.finish(about, &table)
 }

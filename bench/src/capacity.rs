@@ -7,13 +7,14 @@
 mod load;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::report::{record_section, shown};
+use crate::output::Output;
+use crate::report::shown;
 use crate::server::{Server, Store};
 use load::{Found, Held, Load, Shape};
 
@@ -39,12 +40,8 @@ pub(crate) struct Args {
     /// Jobs that wait and have ended, to see what each holds. [default: 10000; with --quick 1000]
     #[arg(long)]
     held: Option<usize>,
-    /// Write one JSON object per case to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// The sizes that the arguments come to.
@@ -95,19 +92,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir_in(target)?;
     let sizes = args.sizes();
     let report = measure(&args.stores, &sizes, folder.path())?;
-    if let Some(file) = &args.json {
-        std::fs::write(file, report.lines())?;
-    }
+    args.output.write_json(&report.lines())?;
     let tables = report.tables(&sizes);
-    write!(std::io::stdout(), "\n{}\n{tables}", report.versions.join("; "))?;
-    if args.record {
-        let about = format!(
-            "Quell alone at fixed rates, client and worker in one process; {}",
-            report.versions.join("; ")
-        );
-        record_section(&about, &tables)?;
-    }
-    Ok(())
+    let versions = report.versions.join("; ");
+    writeln!(std::io::stdout(), "\n{versions}")?;
+    let about = format!("Quell alone at fixed rates, client and worker in one process; {versions}");
+    args.output.recording.finish(&about, &tables)
 }
 
 fn measure(stores: &[Store], sizes: &Sizes, folder: &Path) -> anyhow::Result<Report> {
@@ -235,6 +225,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Recording;
     use load::Waits;
 
     fn load(rate: u64) -> Load {
@@ -292,8 +283,7 @@ mod tests {
             rates: Vec::new(),
             seconds: None,
             held: None,
-            json: None,
-            record: false,
+            output: Output { json: None, recording: Recording { record: false } },
         }
     }
 

@@ -7,9 +7,11 @@
 
 mod azure;
 mod capacity;
+mod comparison;
 mod cpu;
 mod floor;
 mod memory;
+mod output;
 mod place;
 mod postgres;
 mod program;
@@ -18,6 +20,7 @@ mod report;
 mod scaling;
 mod server;
 mod through;
+mod working;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +30,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use quell::sqlite::Synchronous;
 
+use output::{Output, PlainArgs};
 use place::Place;
 use report::{Row, record, show};
 use workload::Sizes;
@@ -46,9 +50,9 @@ enum Store {
     /// The store on Redis.
     Redis(redis::Args),
     /// The store on Azure, on Azurite.
-    Azure(azure::Args),
+    Azure(PlainArgs),
     /// The engine beside direct moves, in memory.
-    Memory(memory::Args),
+    Memory(PlainArgs),
     /// What Quell alone needs at fixed rates, on each store.
     Capacity(capacity::Args),
     /// Many jobs through each store: whether the last are as fast as the first.
@@ -60,12 +64,8 @@ struct Args {
     /// Smaller sizes and one round.
     #[arg(long)]
     quick: bool,
-    /// Write one JSON object per workload to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
+    #[command(flatten)]
+    output: Output,
     /// Replay this trace too (columns timestamp, repo, path).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -103,12 +103,10 @@ fn sqlite(args: &Args) -> anyhow::Result<()> {
     if let Some(trace) = &args.trace {
         rows.push(replay(trace)?);
     }
-    if let Some(file) = &args.json {
-        let lines: Vec<String> = rows.iter().map(|row| row.json().to_string()).collect();
-        std::fs::write(file, lines.join("\n") + "\n")?;
-    }
+    let lines: Vec<String> = rows.iter().map(|row| row.json().to_string()).collect();
+    args.output.write_json(&(lines.join("\n") + "\n"))?;
     show(&rows)?;
-    if args.record { record(&rows) } else { Ok(()) }
+    if args.output.recording.record { record(&rows) } else { Ok(()) }
 }
 
 /// One mode of one run.

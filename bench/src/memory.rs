@@ -1,7 +1,6 @@
 //! What the engine costs beside direct moves, in memory: the model store, the engine over ordered maps,
 //! and the engine over a table, which all take the same steps of `quell_core`.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,8 @@ use quell_engine::{Engine, Maps};
 use quell_portable::{MemoryTable, Partition};
 
 use crate::median;
-use crate::report::{record_section, shown};
+use crate::output::PlainArgs;
+use crate::report::shown;
 
 /// The goal of the engine over maps, in terms of direct moves.
 const GOAL: f64 = 1.3;
@@ -24,16 +24,6 @@ const CLAIM: usize = 100;
 /// Keys of the windows that triggers join.
 const KEYS: usize = 100;
 const START: Timestamp = Timestamp::from_secs(1_000_000);
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// One size and one round.
-    #[arg(long)]
-    quick: bool,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
-}
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +121,7 @@ fn stores() -> [(&'static str, Box<dyn Store>); 3] {
 }
 
 /// Measures all of them in turn, and shows the medians.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &PlainArgs) -> anyhow::Result<()> {
     let (sizes, rounds) = if args.quick { (&[1_000][..], 1) } else { (&[1_000, 10_000][..], 5) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut table = String::from(
@@ -161,10 +151,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             ));
         }
     }
-    write!(std::io::stdout(), "{table}")?;
-    if args.record {
-        let about = "Medians of five rounds, the three stores in turn, one thread, nothing durable";
-        record_section(about, &table)?;
-    }
-    Ok(())
+    let about = "Medians of five rounds, the three stores in turn, one thread, nothing durable";
+    args.recording.finish(about, &table)
 }

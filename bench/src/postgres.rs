@@ -12,8 +12,9 @@ use anyhow::Context;
 use quell_services::Postgres;
 use serde::Deserialize;
 
+use crate::comparison::Comparison;
 use crate::program::{self, Reported};
-use crate::report::{record_section, shown};
+use crate::report::shown;
 use crate::{median_of, scaling};
 use workloads::{
     CONTENDERS, Contender, FLOOR, GRAPHILE, Goal, QUELL, QUELL_BEST, WORKLOADS, Workload,
@@ -21,21 +22,8 @@ use workloads::{
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How Quell alone scales, in place of how it stands beside its peers.
-    #[arg(long)]
-    scaling: bool,
-    /// Smaller sizes and one round.
-    #[arg(long)]
-    quick: bool,
-    /// Write one JSON object per measurement to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
-    /// Only workloads whose name has this in it.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
+    #[command(flatten)]
+    comparison: Comparison,
     /// Only programs whose names have one of these in them, such as `quell,riverqueue`.
     #[arg(long, value_name = "TEXTS", value_delimiter = ',')]
     who: Vec<String>,
@@ -63,7 +51,7 @@ struct Measurement {
 /// Measures, shows and records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Postgres::start(&[]).context("start PostgreSQL")?;
-    let (about, (tables, lines)) = if args.scaling {
+    let (about, (tables, lines)) = if args.comparison.scaling {
         ("Quell alone on PostgreSQL, settings as shipped", scaling::measure(args, &server)?)
     } else {
         (
@@ -71,24 +59,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             measure(args, &server)?,
         )
     };
-    if let Some(file) = &args.json {
-        std::fs::write(file, lines)?;
-    }
-    write!(std::io::stdout(), "{tables}")?;
-    if args.record {
-        record_section(about, &tables)?;
-    }
-    Ok(())
+    let output = &args.comparison.output;
+    output.write_json(&lines)?;
+    output.recording.finish(about, &tables)
 }
 
 impl Args {
     /// What its own line asks for, smaller where that is wanted.
     pub(crate) fn sized<'a>(&self, full: &'a [&'a str], quick: &'a [&'a str]) -> &'a [&'a str] {
-        if self.quick { quick } else { full }
+        if self.comparison.quick { quick } else { full }
     }
 
     pub(crate) fn wants(&self, name: &str) -> bool {
-        name.contains(&self.only)
+        self.comparison.wants(name)
     }
 
     fn wants_of(&self, contender: Contender) -> bool {
@@ -138,7 +121,7 @@ fn rounds(
 ) -> anyhow::Result<Found> {
     let asked = CONTENDERS.into_iter().filter(|one| workload.is_for(*one) && args.wants_of(*one));
     let mut found: Found = asked.map(|one| (one, Ok(Vec::new()))).collect();
-    let most = if args.quick { 1 } else { workload.rounds };
+    let most = if args.comparison.quick { 1 } else { workload.rounds };
     for round in 1..=most {
         for (contender, measured) in &mut found {
             let Ok(so_far) = measured else { continue };

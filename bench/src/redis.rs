@@ -17,8 +17,9 @@ use quell_services::Redis;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::comparison::Comparison;
 use crate::program::{self, Reported};
-use crate::report::{record_section, shown};
+use crate::report::shown;
 use crate::{median, median_of};
 use counters::Counters;
 use goals::Goals;
@@ -34,22 +35,8 @@ const SECONDS: u32 = 900;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How evenly Quell alone spreads its work over the masters of a Cluster, in place of how it
-    /// stands beside its peers.
-    #[arg(long)]
-    scaling: bool,
-    /// Smaller sizes and one round.
-    #[arg(long)]
-    quick: bool,
-    /// Write one JSON object per round to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
-    /// Only workloads whose name has this in it.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
+    #[command(flatten)]
+    comparison: Comparison,
     /// Only programs whose name has this in it.
     #[arg(long, value_name = "TEXT", default_value = "")]
     who: String,
@@ -86,7 +73,7 @@ type Found = Vec<(Contender, Result<Vec<Round>, String>)>;
 
 /// Measures, shows and records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let (about, (tables, lines)) = if args.scaling {
+    let (about, (tables, lines)) = if args.comparison.scaling {
         (
             "each case on Clusters of its own, one round; all masters share this machine",
             scaling::measure(args)?,
@@ -98,22 +85,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             measure(args)?,
         )
     };
-    if let Some(file) = &args.json {
-        std::fs::write(file, lines)?;
-    }
-    write!(std::io::stdout(), "{tables}")?;
-    if args.record {
-        let about = format!("{}, for all alike: {}; {about}", version()?, SETTINGS.join(", "));
-        record_section(&about, &tables)?;
-    }
-    Ok(())
+    let output = &args.comparison.output;
+    output.write_json(&lines)?;
+    let server = || Ok(format!("{}, for all alike: {}; {about}", version()?, SETTINGS.join(", ")));
+    output.recording.finish_with(server, &tables)
 }
 
 /// The tables, and a line of JSON for each round.
 fn measure(args: &Args) -> anyhow::Result<(String, String)> {
     let (mut tables, mut lines, mut who) = (String::new(), String::new(), Vec::new());
     let mut goals = Goals::default();
-    for workload in WORKLOADS.iter().filter(|workload| workload.name.contains(&args.only)) {
+    for workload in WORKLOADS.iter().filter(|workload| args.comparison.wants(workload.name)) {
         let found = args.measure(workload, &mut lines)?;
         tables.push_str(&table(workload, args, &found));
         goals.add(workload, &args.amount(workload), &found);
@@ -143,11 +125,11 @@ pub(crate) fn version_of(server: &Redis) -> anyhow::Result<String> {
 
 impl Args {
     fn many(&self) -> usize {
-        self.many.unwrap_or(if self.quick { 20_000 } else { 1_000_000 })
+        self.many.unwrap_or(if self.comparison.quick { 20_000 } else { 1_000_000 })
     }
 
     fn count(&self, workload: &Workload) -> usize {
-        let sized = |(full, quick)| if self.quick { quick } else { full };
+        let sized = |(full, quick)| if self.comparison.quick { quick } else { full };
         workload.count.map_or_else(|| self.many(), sized)
     }
 
@@ -164,7 +146,7 @@ impl Args {
         let asked = CONTENDERS.iter().filter(|one| one.name().contains(&self.who));
         let asked = asked.filter(|one| workload.is_for(**one));
         let mut found: Found = asked.map(|one| (*one, Ok(Vec::new()))).collect();
-        let rounds = if self.quick { 1 } else { workload.rounds };
+        let rounds = if self.comparison.quick { 1 } else { workload.rounds };
         for round in 1..=rounds {
             for (contender, rounds) in &mut found {
                 let Ok(so_far) = rounds else { continue };
@@ -335,13 +317,9 @@ mod tests {
         values.iter().map(|(one, value)| (*one, Ok(vec![round(*value)]))).collect()
     }
 
-    fn args() -> Args {
+    fn args(quick: bool) -> Args {
         Args {
-            scaling: false,
-            quick: true,
-            json: None,
-            record: false,
-            only: String::new(),
+            comparison: Comparison::of_all(quick),
             who: String::new(),
             many: None,
             programs: PathBuf::new(),
@@ -353,7 +331,7 @@ mod tests {
         let bull = Contender("bullmq", "best");
         let mut all = found(&[(FLOOR, 10.0), (bull, 5.0)]);
         all.push((Contender("apalis-redis-peer", "best"), Err("too many results".to_owned())));
-        let text = table(&WORKLOADS[0], &args(), &all);
+        let text = table(&WORKLOADS[0], &args(true), &all);
         let cells = "| bullmq (best) | 5.00 | - | 0.50 | 0.00 | 0.00 | 0.00 | 0.00 |\n";
         let failed = "| apalis-redis (best) | failed: too many results | - | - | - | - | - | - |\n";
         assert!(text.contains(cells) && text.contains(failed), "{text}");
@@ -364,9 +342,9 @@ mod tests {
     fn who_gets_fewer_jobs_says_so() {
         let windows = WORKLOADS.iter().find(|one| one.figure == Figure::Memory).unwrap();
         let all = found(&[(Contender("dramatiq", "best"), 387.0), (FLOOR, 283.0)]);
-        let text = table(windows, &Args { quick: false, ..args() }, &all);
+        let text = table(windows, &args(false), &all);
         assert!(text.ends_with("\ndramatiq: n; 100000 only. redis-floor: n.\n"), "{text}");
-        assert!(!table(windows, &args(), &all).contains("only"));
+        assert!(!table(windows, &args(true), &all).contains("only"));
     }
 
     #[test]

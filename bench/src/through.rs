@@ -13,7 +13,8 @@ use anyhow::ensure;
 use quell::Quell;
 use quell::worker::Retention;
 
-use crate::report::{record_section, shown};
+use crate::output::Recording;
+use crate::report::shown;
 use crate::server::{Server, Store};
 use crate::workload::{fill, work_off};
 
@@ -38,9 +39,8 @@ pub(crate) struct Args {
     /// 30,000 jobs in three rounds.
     #[arg(long)]
     quick: bool,
-    /// Append the results to the month's file in bench/archive.
-    #[arg(long)]
-    record: bool,
+    #[command(flatten)]
+    recording: Recording,
 }
 
 /// What one round took, and what it left.
@@ -76,12 +76,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let rounds = runtime.block_on(rounds(*store, &server, count / round, round))?;
         tables.push_str(&table(&version, &rounds, round));
     }
-    write!(std::io::stdout(), "{tables}")?;
-    if args.record {
-        let about = format!("{count} jobs through each store, {round} at a time");
-        record_section(&about, &tables)?;
-    }
-    Ok(())
+    let about = format!("{count} jobs through each store, {round} at a time");
+    args.recording.finish(&about, &tables)
 }
 
 async fn rounds(

@@ -10,12 +10,12 @@ use quell::{
     Batch, Ctx, HoldUntil, JobState, Key, Payload, Policy, Quell, QueueName, Task, TaskError,
     TaskName,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use crate::cpu;
 use crate::place::Place;
+use crate::working::Working;
 
 /// How much of each.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +86,11 @@ async fn noop(_: Noop, ctx: Ctx<Starts>) -> Result<(), TaskError> {
     Ok(())
 }
 
+/// Starts a worker whose handlers report when they started.
+fn start(quell: &Quell) -> Working<Instant> {
+    Working::start(quell, |worker| worker.register(noop))
+}
+
 fn per_second(count: usize, since: Instant) -> f64 {
     count as f64 / since.elapsed().as_secs_f64()
 }
@@ -124,7 +129,7 @@ pub(crate) async fn work_off(quell: &Quell, count: usize) -> anyhow::Result<f64>
             tokio::time::sleep(Duration::from_millis(5)).await;
             // Nothing waits and no lease is held: every settlement is committed.
             let next = store.next_due(None, &queue, &tasks).await;
-            if next.is_ok_and(|next| next.due.is_none() && next.lapse.is_none()) {
+            if next.is_ok_and(|next| next.due.is_none() && next.expiry.is_none()) {
                 return;
             }
         }
@@ -211,36 +216,6 @@ pub(crate) async fn expire(place: &Place, count: usize) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// A worker that runs until it is stopped, and when its handlers started.
-struct Working {
-    starts: UnboundedReceiver<Instant>,
-    stop: oneshot::Sender<()>,
-    task: JoinSet<quell::Result<()>>,
-}
-
-impl Working {
-    fn start(quell: &Quell) -> Self {
-        let (sender, starts) = unbounded_channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let worker = quell.worker(sender).register(noop);
-        let mut task = JoinSet::new();
-        task.spawn(worker.run_until(async { drop(stopped.await) }));
-        Working { starts, stop, task }
-    }
-
-    async fn started(&mut self) -> anyhow::Result<Instant> {
-        self.starts.recv().await.context("the worker ended")
-    }
-
-    async fn stop(mut self) -> anyhow::Result<()> {
-        drop(self.stop);
-        while let Some(ended) = self.task.join_next().await {
-            ended??;
-        }
-        Ok(())
-    }
-}
-
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -259,7 +234,7 @@ pub(crate) fn quantile(mut waits: Vec<f64>, quantile: f64) -> f64 {
 /// From the call of trigger to the handler's first line, one job at a time.
 pub(crate) async fn latency(place: &Place, count: usize, at: f64) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
-    let mut working = Working::start(&quell);
+    let mut working = start(&quell);
     let mut waits = Vec::with_capacity(count);
     for n in 0..count {
         let began = Instant::now();
@@ -274,7 +249,7 @@ pub(crate) async fn latency(place: &Place, count: usize, at: f64) -> anyhow::Res
 /// How late a delayed job starts.
 pub(crate) async fn lateness(place: &Place, count: usize) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
-    let mut working = Working::start(&quell);
+    let mut working = start(&quell);
     let mut waits = Vec::with_capacity(count);
     for n in 0..count {
         let delay = Duration::from_millis(40);
@@ -292,7 +267,7 @@ pub(crate) async fn lateness(place: &Place, count: usize) -> anyhow::Result<f64>
 /// Nothing for a while, then one job.
 pub(crate) async fn after_idle(place: &Place, idle: Duration) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
-    let mut working = Working::start(&quell);
+    let mut working = start(&quell);
     tokio::time::sleep(idle).await;
     let began = Instant::now();
     quell.trigger(Noop { n: 0 }).await?;
@@ -304,7 +279,7 @@ pub(crate) async fn after_idle(place: &Place, idle: Duration) -> anyhow::Result<
 /// The share of a core that a waiting worker takes, and the bytes that this process wrote.
 pub(crate) async fn idle(place: &Place, length: Duration) -> anyhow::Result<(f64, u64)> {
     let (quell, _guard) = place.open().await?;
-    let working = Working::start(&quell);
+    let working = start(&quell);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let length = length.min(Duration::from_secs(20));
     let (before, written) = (cpu::of_this_process()?, bytes_written()?);

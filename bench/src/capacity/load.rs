@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::Context;
 use quell::{Ctx, JobState, Policy, Quell, Task, TaskError};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::cpu;
 use crate::server::{Counts, Server};
+use crate::working::Working;
 
 /// Bytes of a payload.
 const PAYLOAD: usize = 100;
@@ -136,6 +136,11 @@ impl Task for Bursts {
 /// The start of a job: when, and the time of its last trigger.
 type Started = (Instant, u64);
 
+/// Starts a worker of both tasks.
+fn start(quell: &Quell) -> Working<Started> {
+    Working::start(quell, |worker| worker.register(plain).register(bursts))
+}
+
 async fn plain(Plain(body): Plain, ctx: Ctx<UnboundedSender<Started>>) -> Result<(), TaskError> {
     let _unheard = ctx.state().send((Instant::now(), body.at));
     Ok(())
@@ -144,37 +149,6 @@ async fn plain(Plain(body): Plain, ctx: Ctx<UnboundedSender<Started>>) -> Result
 async fn bursts(Bursts(body): Bursts, ctx: Ctx<UnboundedSender<Started>>) -> Result<(), TaskError> {
     let _unheard = ctx.state().send((Instant::now(), body.at));
     Ok(())
-}
-
-/// A worker at its defaults.
-struct Working {
-    starts: UnboundedReceiver<Started>,
-    stop: oneshot::Sender<()>,
-    task: JoinSet<quell::Result<()>>,
-}
-
-impl Working {
-    fn start(quell: &Quell) -> Self {
-        let (sender, starts) = unbounded_channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let worker = quell.worker(sender).register(plain).register(bursts);
-        let mut task = JoinSet::new();
-        task.spawn(worker.run_until(async { drop(stopped.await) }));
-        Working { starts, stop, task }
-    }
-
-    /// Stops it; the starts that it saw.
-    async fn stop(mut self) -> anyhow::Result<Vec<Started>> {
-        drop(self.stop);
-        while let Some(ended) = self.task.join_next().await {
-            ended??;
-        }
-        let mut starts = Vec::new();
-        while let Ok(started) = self.starts.try_recv() {
-            starts.push(started);
-        }
-        Ok(starts)
-    }
 }
 
 /// All counters at one moment. Reading them takes as long at the end as at the beginning, so the
@@ -246,7 +220,7 @@ impl Answers {
 /// Runs one case on this server.
 pub(crate) async fn measure(server: &Arc<Server>, load: Load) -> anyhow::Result<Found> {
     let quell = Quell::open(&server.url()).await?;
-    let working = Working::start(&quell);
+    let working = start(&quell);
     let began = Instant::now();
     let ends = async {
         tokio::time::sleep_until(began + load.warm_up).await;
@@ -340,7 +314,7 @@ pub(crate) async fn held(server: &Server, jobs: usize) -> anyhow::Result<Held> {
         quell.trigger_many(bodies).await?;
     }
     let waiting = server.held().await?;
-    let working = Working::start(&quell);
+    let working = start(&quell);
     let all = ended(&quell, jobs);
     tokio::time::timeout(PATIENCE, all).await.context("the jobs do not end")??;
     working.stop().await?;

@@ -101,7 +101,7 @@ impl Kind {
 pub(super) fn measure(args: &Args) -> anyhow::Result<(String, String)> {
     let (mut tables, mut lines) = (String::new(), String::new());
     for kind in [Kind::OneQueue, Kind::Queues] {
-        if !kind.name().contains(&args.only) {
+        if !args.comparison.wants(kind.name()) {
             continue;
         }
         let mut found: Vec<Found> = STEPS.iter().map(|_| Found::new()).collect();
@@ -123,7 +123,7 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<(String, String)> {
 
 impl Args {
     fn jobs(&self) -> usize {
-        self.many.unwrap_or(if self.quick { 6_400 } else { 64_000 })
+        self.many.unwrap_or(if self.comparison.quick { 6_400 } else { 64_000 })
     }
 
     /// All steps, one after the other on a Cluster of their own.

@@ -3,26 +3,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apalis::prelude::*;
+use apalis_common::{Noop, Running, job, jobs, keyed, noop};
 use apalis_postgres::{Config, PostgresStorage};
-use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
-use serde::{Deserialize, Serialize};
+use pg_common::{Peer, PostgresPeer, SILENCE, Settings, Starts, version_in};
 use sqlx::postgres::{PgPool, PgPoolOptions};
-use tokio::task::JoinSet;
 
 /// SQLSTATE of a row whose key is there already.
 const UNIQUE_VIOLATION: &str = "23505";
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Noop {
-    n: usize,
-}
-
-async fn noop(_: Noop, starts: Data<Starts>) -> Result<(), BoxDynError> {
-    starts.report().await;
-    Ok(())
-}
 
 #[derive(Clone)]
 struct Apalis {
@@ -35,9 +24,8 @@ impl Peer for Apalis {
     const NAME: &'static str = "apalis-postgres";
     const DEBOUNCED: &'static str =
         "an idempotency key: a second job is refused with an error, and run_at stays";
-    const UNFINISHED: &'static str =
-        "select count(*) from apalis.jobs where status <> 'Done' and $1 > 0";
-    type Worker = (WorkerContext, JoinSet<Result<()>>);
+    type Settings = Settings;
+    type Worker = Running;
 
     fn version() -> String {
         version_in(include_str!("../Cargo.lock"), "apalis-postgres")
@@ -72,54 +60,48 @@ impl Peer for Apalis {
     }
 
     async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
-        let jobs = (first..first + count).map(|n| Noop { n }).collect();
-        Ok(self.storage.clone().push_bulk(jobs).await?)
+        Ok(self.storage.clone().push_bulk(jobs(first, count)).await?)
     }
 
     async fn enqueue(&self, n: usize) -> Result<()> {
-        Ok(self.storage.clone().push(Noop { n }).await?)
+        Ok(self.storage.clone().push(job(n)).await?)
     }
 
     async fn debounce(&self, key: usize) -> Result<()> {
-        let task = TaskBuilder::new(Noop { n: key })
-            .idempotency_key(format!("customer-{key}"))
-            .run_after(Duration::from_secs(3_600))
-            .build();
-        match self.storage.clone().push_task(task).await {
+        match self.storage.clone().push_task(keyed(key)).await {
             Err(TaskSinkError::PushError(apalis_postgres::Error::Database(
                 sqlx::Error::Database(refused),
             ))) if refused.code().as_deref() == Some(UNIQUE_VIOLATION) => Ok(()),
-            told => Ok(told?),
+            answer => Ok(answer?),
         }
     }
 
     async fn work(&self, starts: Starts) -> Result<Self::Worker> {
         // Two workers of one name cannot be registered.
         let context = WorkerContext::new(&format!("bench-{}", std::process::id()));
-        let mut task = JoinSet::new();
         let builder = WorkerBuilder::new(&context);
-        match self.settings {
+        Ok(match self.settings {
             Settings::Defaults => {
                 let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
-                task.spawn(async move { worker.run().await.context("the worker") });
+                Running::start(&context, worker.run())
             }
             Settings::Best | Settings::Failover => {
                 let polls = Strategy::new().interval(Duration::from_millis(100));
                 let backend = self.storage.clone().with_pubsub().poll_with_strategy(polls);
                 let worker = builder.backend(backend).data(starts).build(noop);
-                task.spawn(async move { worker.run().await.context("the worker") });
+                Running::start(&context, worker.run())
             }
-        }
-        Ok((context, task))
+        })
     }
 
-    async fn stop((context, mut task): Self::Worker) -> Result<()> {
-        context.stop()?;
-        while let Some(ended) = task.join_next().await {
-            ended??;
-        }
-        Ok(())
+    async fn stop(running: Self::Worker) -> Result<()> {
+        running.stop().await
     }
+}
+
+impl PostgresPeer for Apalis {
+    const UNFINISHED: &'static str =
+        "select count(*) from apalis.jobs where status <> 'Done' and $1 > 0";
 
     async fn close(self) -> Result<()> {
         self.pool.close().await;
@@ -127,7 +109,6 @@ impl Peer for Apalis {
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<Apalis>().await
+fn main() -> Result<()> {
+    pg_common::main::<Apalis>()
 }

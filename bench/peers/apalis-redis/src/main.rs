@@ -1,29 +1,18 @@
 //! `apalis-redis`, measured the way `bench` measures Quell. A crate of its own, because what it
 //! depends on is no part of Quell's tree.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apalis::prelude::*;
+use apalis_common::{Noop, Running, job, jobs, keyed, noop};
 use apalis_redis::{Config, ConnectionManager, RedisStorage};
 use redis::AsyncCommands;
 use redis::aio::ConnectionManagerConfig;
-use redis_common::{Peer, Settings, Starts, version_in};
-use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
+use redis_common::{Peer, RedisPeer, Settings, Starts, version_in};
 
 /// The driver's own half second is less than a disk may take to write a file of a million jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Noop {
-    n: usize,
-}
-
-async fn noop(_: Noop, starts: Data<Starts>) -> Result<(), BoxDynError> {
-    let _unheard = starts.send(Instant::now());
-    Ok(())
-}
 
 #[derive(Clone)]
 struct Apalis {
@@ -36,7 +25,8 @@ impl Peer for Apalis {
     const NAME: &'static str = "apalis-redis";
     const DEBOUNCED: &'static str =
         "an idempotency key: a second job is dropped, and its time stays";
-    type Worker = (WorkerContext, JoinSet<Result<()>>);
+    type Settings = Settings;
+    type Worker = Running;
 
     fn version() -> String {
         version_in(include_str!("../Cargo.lock"), "apalis-redis")
@@ -73,57 +63,46 @@ impl Peer for Apalis {
     }
 
     async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
-        let jobs = (first..first + count).map(|n| Noop { n }).collect();
-        Ok(self.storage.clone().push_bulk(jobs).await?)
+        Ok(self.storage.clone().push_bulk(jobs(first, count)).await?)
     }
 
     async fn enqueue(&self, n: usize) -> Result<()> {
-        Ok(self.storage.clone().push(Noop { n }).await?)
+        Ok(self.storage.clone().push(job(n)).await?)
     }
 
     async fn debounce(&self, key: usize) -> Result<()> {
-        let task = TaskBuilder::new(Noop { n: key })
-            .idempotency_key(format!("customer-{key}"))
-            .run_after(Duration::from_secs(3_600))
-            .build();
-        Ok(self.storage.clone().push_task(task).await?)
+        Ok(self.storage.clone().push_task(keyed(key)).await?)
     }
 
+    async fn work(&self, starts: Starts) -> Result<Self::Worker> {
+        let context = WorkerContext::new("bench");
+        let builder = WorkerBuilder::new(&context);
+        Ok(match self.settings {
+            Settings::Defaults => {
+                let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
+                Running::start(&context, worker.run())
+            }
+            Settings::Best => {
+                let backend = self.storage.clone().poll_with_interval(Duration::from_millis(5));
+                let worker = builder.backend(backend).data(starts).build(noop);
+                Running::start(&context, worker.run())
+            }
+        })
+    }
+
+    async fn stop(running: Self::Worker) -> Result<()> {
+        running.stop().await
+    }
+}
+
+impl RedisPeer for Apalis {
     async fn unfinished(&self, count: usize) -> Result<usize> {
         let done = self.storage.get_config().done_jobs_set();
         let done: usize = self.connection.clone().scard(done).await?;
         Ok(count.saturating_sub(done))
     }
-
-    async fn work(&self, starts: Starts) -> Result<Self::Worker> {
-        let context = WorkerContext::new("bench");
-        let mut task = JoinSet::new();
-        let builder = WorkerBuilder::new(&context);
-        match self.settings {
-            Settings::Defaults => {
-                let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
-                task.spawn(async move { worker.run().await.context("the worker") });
-            }
-            Settings::Best => {
-                let backend = self.storage.clone().poll_with_interval(Duration::from_millis(5));
-                let worker = builder.backend(backend).data(starts).build(noop);
-                task.spawn(async move { worker.run().await.context("the worker") });
-            }
-        }
-        Ok((context, task))
-    }
-
-    async fn stop((context, mut task): Self::Worker) -> Result<()> {
-        // It may have ended by itself, and says why below.
-        let _ended = context.stop();
-        while let Some(ended) = task.join_next().await {
-            ended??;
-        }
-        Ok(())
-    }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    redis_common::main::<Apalis>().await
+fn main() -> Result<()> {
+    redis_common::main::<Apalis>()
 }

@@ -10,7 +10,7 @@ use awa::{
     AwaError, Client, InsertOpts, InsertParams, JobArgs, JobResult, QueueConfig, QueueStorage,
     QueueStorageConfig, UniqueOpts, insert_many, insert_with,
 };
-use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
+use pg_common::{Peer, PostgresPeer, SILENCE, Settings, Starts, version_in};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
@@ -34,12 +34,7 @@ impl Peer for Awa {
     const NAME: &'static str = "awa";
     const DEBOUNCED: &'static str =
         "a unique job a key: a second one is refused with an error, and run_at stays";
-    // What it keeps of a completed job: a row, or its number in a batch, or in a sum once pruned.
-    const UNFINISHED: &'static str = "
-        select ($1 - (select count(*) from awa.done_entries where state = 'completed')
-                   - (select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)
-                   - (select coalesce(sum(pruned_completed_count), 0)
-                        from awa.queue_terminal_rollups))::bigint";
+    type Settings = Settings;
     type Worker = Arc<Client>;
 
     fn version() -> String {
@@ -143,6 +138,15 @@ impl Peer for Awa {
         client.shutdown(Duration::from_secs(20)).await;
         Ok(())
     }
+}
+
+impl PostgresPeer for Awa {
+    // What it keeps of a completed job: a row, or its number in a batch, or in a sum once pruned.
+    const UNFINISHED: &'static str = "
+        select ($1 - (select count(*) from awa.done_entries where state = 'completed')
+                   - (select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)
+                   - (select coalesce(sum(pruned_completed_count), 0)
+                        from awa.queue_terminal_rollups))::bigint";
 
     async fn close(self) -> Result<()> {
         self.pool.close().await;
@@ -150,7 +154,6 @@ impl Peer for Awa {
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<Awa>().await
+fn main() -> Result<()> {
+    pg_common::main::<Awa>()
 }

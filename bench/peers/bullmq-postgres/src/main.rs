@@ -7,7 +7,7 @@ mod node;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pg_common::{Peer, SILENCE, Settings, Starts};
+use pg_common::{Peer, PostgresPeer, SILENCE, Settings, Starts};
 use serde_json::json;
 
 use node::Node;
@@ -21,8 +21,7 @@ impl Peer for Bull {
     const NAME: &'static str = "bullmq";
     const DEBOUNCED: &'static str =
         "its debounce mode: each trigger replaces the delayed job of the key";
-    const UNFINISHED: &'static str =
-        "select count(*) from bullmq.job where state <> 'completed' and $1 > 0";
+    type Settings = Settings;
     type Worker = Arc<Node>;
 
     fn version() -> String {
@@ -77,13 +76,17 @@ impl Peer for Bull {
     async fn stop(node: Self::Worker) -> Result<()> {
         node.call("stop", json!([])).await
     }
+}
+
+impl PostgresPeer for Bull {
+    const UNFINISHED: &'static str =
+        "select count(*) from bullmq.job where state <> 'completed' and $1 > 0";
 
     async fn close(self) -> Result<()> {
         self.node.call("close", json!([])).await
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<Bull>().await
+fn main() -> Result<()> {
+    pg_common::main::<Bull>()
 }

@@ -9,7 +9,7 @@ use graphile_worker::{
     IntoTaskHandlerResult, JobKeyMode, JobSpec, LocalQueueConfig, TaskHandler, Worker,
     WorkerContext, WorkerOptions, WorkerRecoveryConfig, WorkerUtils,
 };
-use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
+use pg_common::{Peer, PostgresPeer, SILENCE, Settings, Starts, join, version_in};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::task::JoinSet;
@@ -46,8 +46,7 @@ struct Graphile {
 impl Peer for Graphile {
     const NAME: &'static str = "graphile_worker";
     const DEBOUNCED: &'static str = "job_key with mode replace: run_at moves, as in Quell";
-    const UNFINISHED: &'static str =
-        "select count(*) from graphile_worker._private_jobs where $1 > 0";
+    type Settings = Settings;
     type Worker = (Arc<Worker>, JoinSet<Result<()>>);
 
     fn version() -> String {
@@ -133,13 +132,15 @@ impl Peer for Graphile {
         Ok((Arc::clone(&self.worker), task))
     }
 
-    async fn stop((worker, mut task): Self::Worker) -> Result<()> {
+    async fn stop((worker, task): Self::Worker) -> Result<()> {
         worker.request_shutdown();
-        while let Some(ended) = task.join_next().await {
-            ended??;
-        }
-        Ok(())
+        join(task).await
     }
+}
+
+impl PostgresPeer for Graphile {
+    const UNFINISHED: &'static str =
+        "select count(*) from graphile_worker._private_jobs where $1 > 0";
 
     async fn close(self) -> Result<()> {
         self.pool.close().await;
@@ -147,7 +148,6 @@ impl Peer for Graphile {
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<Graphile>().await
+fn main() -> Result<()> {
+    pg_common::main::<Graphile>()
 }

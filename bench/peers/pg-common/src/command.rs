@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Parser, Subcommand};
+use peer_common::{Call, DebouncedCallers, Sampling};
 
 use crate::counters::Counters;
 use crate::database::Database;
 use crate::failover::{self, Place};
 use crate::process;
 use crate::report::{Found, Measurement, PerJob, median};
-use crate::workload::{self, Call, Sampling};
-use crate::{Peer, Settings};
+use crate::workload;
+use crate::{PostgresPeer, Settings};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -47,10 +48,8 @@ enum Workload {
     },
     /// Callers at once, each asks for a later run of one of a few keys.
     Debounced {
-        #[arg(long, default_value_t = 32)]
-        callers: usize,
-        #[arg(long, default_value_t = 100)]
-        keys: usize,
+        #[command(flatten)]
+        callers: DebouncedCallers,
         #[arg(long, default_value_t = 32_768)]
         count: usize,
     },
@@ -70,12 +69,12 @@ enum Workload {
         #[arg(long, default_value_t = 60)]
         budget: u64,
     },
-    /// Nothing for so many seconds, then one job.
+    /// Nothing for a number of seconds, then one job.
     Idle {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// Likewise, with the worker in another process, so many times.
+    /// Likewise, with the worker in another process, for a number of samples.
     Pickup {
         #[arg(long, default_value_t = 5)]
         seconds: u64,
@@ -113,7 +112,7 @@ impl Workload {
             Workload::Single { callers, .. } => {
                 (format!("single, {callers} callers"), "per second")
             }
-            Workload::Debounced { callers, keys, .. } => {
+            Workload::Debounced { callers: DebouncedCallers { callers, keys }, .. } => {
                 (format!("debounced, {callers} callers, {keys} keys"), "per second")
             }
             Workload::Drain { .. } => ("drain".to_owned(), "per second"),
@@ -127,7 +126,7 @@ impl Workload {
         }
     }
 
-    async fn run<P: Peer>(
+    async fn run<P: PostgresPeer>(
         self,
         peer: &P,
         database: &Database,
@@ -137,9 +136,9 @@ impl Workload {
         match self {
             Workload::Batch { count } => workload::batch(peer, count).await,
             Workload::Single { callers, count } => {
-                workload::callers(peer, Call::Single, callers, count).await
+                workload::callers(peer, Call::SingleScattered, callers, count).await
             }
-            Workload::Debounced { callers, keys, count } => {
+            Workload::Debounced { callers: DebouncedCallers { callers, keys }, count } => {
                 workload::callers(peer, Call::Debounced { keys }, callers, count).await
             }
             Workload::Drain { count } => workload::drain(peer, database, count).await,
@@ -169,7 +168,11 @@ impl Workload {
 /// # Errors
 ///
 /// Fails when the server or the peer does, and when the peer loses a job.
-pub async fn main<P: Peer>() -> anyhow::Result<()> {
+pub fn main<P: PostgresPeer>() -> anyhow::Result<()> {
+    peer_common::run(measure::<P>())
+}
+
+async fn measure<P: PostgresPeer>() -> anyhow::Result<()> {
     let mut cli = Cli::parse();
     if let Workload::Work { hold } = cli.workload {
         return process::work::<P>(&cli.url, cli.settings, hold).await;
@@ -231,7 +234,7 @@ async fn about(database: &mut Database) -> anyhow::Result<String> {
     .await?)
 }
 
-async fn round<P: Peer>(
+async fn round<P: PostgresPeer>(
     cli: &Cli,
     database: &mut Database,
     workload: Workload,
@@ -256,7 +259,7 @@ async fn round<P: Peer>(
 }
 
 /// The transactions of a long wait less those of a short one: starting and stopping cancel out.
-async fn statements<P: Peer>(
+async fn statements<P: PostgresPeer>(
     cli: &Cli,
     database: &mut Database,
     seconds: u64,
@@ -275,6 +278,6 @@ async fn statements<P: Peer>(
     Ok(Found::of(more.unwrap_or(f64::NAN) / (seconds - SHORT) as f64, 0))
 }
 
-async fn open_and_close<P: Peer>(cli: &Cli, database: &Database) -> anyhow::Result<()> {
+async fn open_and_close<P: PostgresPeer>(cli: &Cli, database: &Database) -> anyhow::Result<()> {
     P::open(database.url(), cli.settings).await?.close().await
 }

@@ -1,6 +1,6 @@
 //! What a round costs the server: WAL, transactions, and rows changed or left dead.
 //!
-//! Read only while nobody is connected to the round's database: a backend hands in its counts with
+//! Read only while no connection to the round's database is open: a backend reports its counts with
 //! a delay while it lives, and at once when it ends.
 
 use sqlx::{Connection, PgConnection};
@@ -14,7 +14,7 @@ pub struct Counters {
     pub wal_bytes: f64,
     /// Committed or rolled back.
     pub transactions: f64,
-    /// Updates and deletes, each of which leaves a dead row version.
+    /// Updates and deletes: each leaves a dead row version.
     pub changed: f64,
     /// Dead row versions that no vacuum has removed yet.
     pub dead: f64,

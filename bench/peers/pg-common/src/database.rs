@@ -56,7 +56,7 @@ impl Database {
         Ok(PgConnection::connect_with(&self.options).await?)
     }
 
-    /// Waits until nobody is connected, which is when every counter has been handed in.
+    /// Waits until no connection is open, which is when every backend has reported its counts.
     pub(crate) async fn quiet(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + CLOSING;
         loop {
@@ -83,8 +83,8 @@ impl Database {
     ///
     /// Where the role is no superuser.
     pub async fn checkpoint(&mut self) -> anyhow::Result<()> {
-        let told = "checkpoint: the role of --url must be a superuser";
-        sqlx::query("checkpoint").execute(&mut self.outside).await.context(told)?;
+        let reason = "checkpoint: the role of --url must be a superuser";
+        sqlx::query("checkpoint").execute(&mut self.outside).await.context(reason)?;
         Ok(())
     }
 
@@ -124,15 +124,6 @@ fn with_database(url: &str, name: &str) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{server}/{name}{query}"))
 }
 
-/// The version of a package in the text of a lock file.
-#[must_use]
-pub fn version_in(lock: &str, package: &str) -> String {
-    let name = format!("name = \"{package}\"");
-    let after = lock.lines().skip_while(|line| *line != name);
-    let version = after.filter_map(|line| line.strip_prefix("version = ")).next();
-    version.unwrap_or("unknown").trim_matches('"').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,13 +138,5 @@ mod tests {
             assert_eq!(with_database(url, "b").unwrap(), expected);
         }
         assert!(with_database("host", "b").is_err());
-    }
-
-    #[test]
-    fn a_version_is_that_of_the_package() {
-        let lock = "name = \"ab\"\nversion = \"1\"\n\nname = \"a\"\nversion = \"2\"\n";
-        assert_eq!(version_in(lock, "ab"), "1");
-        assert_eq!(version_in(lock, "a"), "2");
-        assert_eq!(version_in(lock, "b"), "unknown");
     }
 }

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use peer_common::millis;
 
 use crate::process::Process;
 use crate::report::Found;
-use crate::workload::millis;
-use crate::{Peer, Settings};
+use crate::{PostgresPeer, Settings};
 
 /// Without a start for this long, all jobs that can start have started.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ impl Place<'_> {
 
 /// From the call of enqueue until the job starts in another process, which had nothing to do for a
 /// while.
-pub(crate) async fn picked_up<P: Peer>(
+pub(crate) async fn picked_up<P: PostgresPeer>(
     peer: &P,
     place: Place<'_>,
     idle: Duration,
@@ -50,7 +50,7 @@ pub(crate) async fn picked_up<P: Peer>(
 
 /// From the kill of a worker with jobs in hand until each of them starts in another process, which
 /// was idle before.
-pub(crate) async fn killed<P: Peer>(
+pub(crate) async fn killed<P: PostgresPeer>(
     peer: &P,
     place: Place<'_>,
     jobs: usize,
@@ -95,7 +95,10 @@ async fn starts(worker: &mut Process, most: usize) -> anyhow::Result<usize> {
 
 /// From asking an idle worker's process to stop until the one that is started in its place, once it
 /// has ended, starts a job that waits.
-pub(crate) async fn restarted<P: Peer>(peer: &P, place: Place<'_>) -> anyhow::Result<Found> {
+pub(crate) async fn restarted<P: PostgresPeer>(
+    peer: &P,
+    place: Place<'_>,
+) -> anyhow::Result<Found> {
     let mut old = place.worker(false).await?;
     peer.enqueue(0).await?;
     old.started().await?;

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
+use peer_common::Starts;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::{Peer, Settings, Starts};
+use crate::{PostgresPeer, Settings};
 
 const READY: &str = "ready";
 const START: &str = "start";
@@ -81,7 +82,7 @@ impl Process {
 }
 
 /// What the process does.
-pub(crate) async fn work<P: Peer>(
+pub(crate) async fn work<P: PostgresPeer>(
     url: &str,
     settings: Settings,
     holds: bool,

@@ -1,11 +1,11 @@
 //! The floor: what plain SQL does through the same driver, on a table that holds the least. It has
-//! no leases, retries or dead letters, and wakes only its own process, so no queue is expected to
-//! reach it everywhere.
+//! no leases and no retries, keeps no dead jobs and wakes only its own process, so no queue is
+//! expected to reach it everywhere.
 
 use std::sync::Arc;
 
 use anyhow::Result;
-use pg_common::{Peer, Settings, Starts, version_in};
+use pg_common::{Peer, PostgresPeer, Settings, Starts, version_in};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, query, query_as};
 use tokio::sync::Notify;
@@ -32,7 +32,7 @@ fn payload(n: usize) -> String {
 impl Peer for Floor {
     const NAME: &'static str = "plain SQL, sqlx";
     const DEBOUNCED: &'static str = "one upsert a commit: the due time of a key moves";
-    const UNFINISHED: &'static str = "select count(*) from job where $1 > 0";
+    type Settings = Settings;
     type Worker = JoinSet<Result<()>>;
 
     fn version() -> String {
@@ -106,6 +106,10 @@ impl Peer for Floor {
         worker.shutdown().await;
         Ok(())
     }
+}
+
+impl PostgresPeer for Floor {
+    const UNFINISHED: &'static str = "select count(*) from job where $1 > 0";
 
     async fn close(self) -> Result<()> {
         self.pool.close().await;
@@ -135,7 +139,6 @@ async fn claim_and_delete(pool: &PgPool, starts: &Starts) -> Result<bool> {
     Ok(true)
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<Floor>().await
+fn main() -> Result<()> {
+    pg_common::main::<Floor>()
 }

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use quell::{Batch, Ctx, Debounce, JobState, Key, Payload, Policy, Quell, QueueName, TaskError, TaskName};
 use quell::trigger::{Keyed, NewTrigger, Thresholds};
+use quell::{
+    Batch, Ctx, Debounce, JobState, Key, Payload, Policy, Quell, QueueName, TaskError, TaskName,
+};
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -34,9 +36,9 @@ struct Cli {
 enum Step {
     /// 32 callers, each enqueues one job at a time.
     Enqueue,
-    /// One worker works off what is queued, which is so much.
+    /// One worker works off what is queued, which is `--count` jobs.
     Drain,
-    /// 32 callers, each triggers one of so many keys at a time.
+    /// 32 callers, each triggers one of a number of keys at a time.
     Debounced {
         #[arg(long, default_value_t = 1_000)]
         keys: usize,
@@ -45,7 +47,7 @@ enum Step {
 
 /// The line.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Measurement {
     jobs: usize,
     value: f64,
 }
@@ -89,7 +91,7 @@ impl Measured {
     }
 
     /// Callers at once, each waiting for its own answer.
-    async fn callers(&self, step: Step, count: usize) -> Result<Told> {
+    async fn callers(&self, step: Step, count: usize) -> Result<Measurement> {
         let began = Instant::now();
         let each = count.div_ceil(CALLERS);
         let mut tasks = JoinSet::new();
@@ -117,7 +119,7 @@ impl Measured {
 
     /// From the start of a worker until every job is completed. Asked only after the last start, so
     /// that asking costs the servers little.
-    async fn drain(&self, count: usize) -> Result<Told> {
+    async fn drain(&self, count: usize) -> Result<Measurement> {
         let (sender, mut starts) = unbounded_channel();
         let mut worker = self.quell.worker(sender).concurrency(256);
         for (task, queue) in &self.places {
@@ -136,13 +138,13 @@ impl Measured {
         };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let working = worker.run_until(async { drop(stopped.await) });
-        let (ended, told) = tokio::join!(working, async {
-            let told = done.await;
+        let (ended, measurement) = tokio::join!(working, async {
+            let measurement = done.await;
             drop(stop);
-            told
+            measurement
         });
         ended?;
-        told
+        measurement
     }
 
     async fn ended(&self, count: usize) -> Result<()> {
@@ -162,17 +164,17 @@ async fn noop(_: Payload, ctx: Ctx<UnboundedSender<()>>) -> Result<(), TaskError
     Ok(())
 }
 
-fn rate(jobs: usize, began: Instant) -> Told {
-    Told { jobs, value: jobs as f64 / began.elapsed().as_secs_f64() }
+fn rate(jobs: usize, began: Instant) -> Measurement {
+    Measurement { jobs, value: jobs as f64 / began.elapsed().as_secs_f64() }
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     let measured = Measured::open(&cli).await?;
-    let told = match cli.step {
+    let measurement = match cli.step {
         Step::Drain => measured.drain(cli.count).await?,
         step => measured.callers(step, cli.count).await?,
     };
-    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&told)?)?)
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&measurement)?)?)
 }

@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use clap::{Parser, Subcommand};
+use peer_common::{Call, DebouncedCallers};
 use serde::Serialize;
 
-use crate::workload::{self, Call};
-use crate::{Peer, Settings};
+use crate::workload;
+use crate::{RedisPeer, Settings};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -36,19 +37,17 @@ enum Workload {
     },
     /// Callers at once, each asks for a later run of one of a few keys.
     Debounced {
-        #[arg(long, default_value_t = 32)]
-        callers: usize,
-        #[arg(long, default_value_t = 100)]
-        keys: usize,
+        #[command(flatten)]
+        callers: DebouncedCallers,
         #[arg(long)]
         count: usize,
     },
-    /// Work off what is queued, which is so much, until all is completed.
+    /// Work off what is queued, which is `count` jobs, until all is completed.
     Drain {
         #[arg(long)]
         count: usize,
     },
-    /// Work until so many jobs have started; more than that are queued.
+    /// Work until this number of jobs has started; more than that are queued.
     Head {
         #[arg(long)]
         count: usize,
@@ -61,7 +60,7 @@ enum Workload {
         #[arg(long, default_value_t = 30)]
         budget: u64,
     },
-    /// Ask for a later run of so many keys, each once.
+    /// Ask for a later run of a number of keys, each once.
     Windows {
         #[arg(long)]
         count: usize,
@@ -94,7 +93,11 @@ struct Round {
 /// # Errors
 ///
 /// Fails when the server or the peer does, and when the peer loses a job.
-pub async fn main<P: Peer>() -> anyhow::Result<()> {
+pub fn main<P: RedisPeer>() -> anyhow::Result<()> {
+    peer_common::run(measure::<P>())
+}
+
+async fn measure<P: RedisPeer>() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let peer = P::open(&cli.url, cli.settings).await?;
     let found = match cli.workload {
@@ -102,7 +105,7 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         Workload::Single { callers, count } => {
             workload::callers(&peer, Call::Single, callers, count).await
         }
-        Workload::Debounced { callers, keys, count } => {
+        Workload::Debounced { callers: DebouncedCallers { callers, keys }, count } => {
             workload::callers(&peer, Call::Debounced { keys }, callers, count).await
         }
         Workload::Windows { count } => workload::callers(&peer, Call::Windows, 512, count).await,
@@ -120,13 +123,4 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         p99: found.p99,
     };
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&round)?)?)
-}
-
-/// The version of a package in the text of a lock file.
-#[must_use]
-pub fn version_in(lock: &str, package: &str) -> String {
-    let name = format!("name = \"{package}\"");
-    let after = lock.lines().skip_while(|line| *line != name);
-    let version = after.filter_map(|line| line.strip_prefix("version = ")).next();
-    version.unwrap_or("unknown").trim_matches('"').to_owned()
 }

@@ -1,14 +1,14 @@
 //! The floor: what plain scripts do through the same driver, with a hash and an entry in a sorted set
-//! for each job. It has no retries or dead letters and wakes only its own process, so no queue is
+//! for each job. It has no retries, keeps no dead jobs and wakes only its own process, so no queue is
 //! expected to reach it everywhere.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Script};
-use redis_common::{Peer, Settings, Starts, version_in};
+use redis_common::{Peer, RedisPeer, Settings, Starts, version_in};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -47,6 +47,7 @@ fn payload(n: usize) -> String {
 impl Peer for Floor {
     const NAME: &'static str = "plain scripts, redis";
     const DEBOUNCED: &'static str = "one HSET and one ZADD: the due time of a key moves";
+    type Settings = Settings;
     type Worker = JoinSet<Result<()>>;
 
     fn version() -> String {
@@ -91,13 +92,6 @@ impl Peer for Floor {
         Ok(call.invoke_async(&mut self.connection.clone()).await?)
     }
 
-    async fn unfinished(&self, _: usize) -> Result<usize> {
-        let mut pipe = redis::pipe();
-        pipe.zcard("due").zcard("leases");
-        let (due, leased): (usize, usize) = pipe.query_async(&mut self.connection.clone()).await?;
-        Ok(due + leased)
-    }
-
     async fn work(&self, starts: Starts) -> Result<Self::Worker> {
         let floor = self.clone();
         let mut worker = JoinSet::new();
@@ -117,6 +111,15 @@ impl Peer for Floor {
     }
 }
 
+impl RedisPeer for Floor {
+    async fn unfinished(&self, _: usize) -> Result<usize> {
+        let mut pipe = redis::pipe();
+        pipe.zcard("due").zcard("leases");
+        let (due, leased): (usize, usize) = pipe.query_async(&mut self.connection.clone()).await?;
+        Ok(due + leased)
+    }
+}
+
 impl Floor {
     /// One batch, in two calls as a queue that survives its worker needs them; false if none is due.
     async fn claim_and_end(&self, starts: &Starts) -> Result<bool> {
@@ -129,7 +132,7 @@ impl Floor {
         }
         let mut end = self.scripts.end.key("leases");
         for (id, _) in claimed {
-            let _unheard = starts.send(Instant::now());
+            starts.report().await;
             end.arg(id);
         }
         let () = end.invoke_async(&mut connection).await?;
@@ -137,7 +140,6 @@ impl Floor {
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    redis_common::main::<Floor>().await
+fn main() -> Result<()> {
+    redis_common::main::<Floor>()
 }

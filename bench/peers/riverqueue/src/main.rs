@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
-use pg_common::{Peer, Settings, Starts, version_in};
+use pg_common::{Peer, PostgresPeer, Settings, Starts, version_in};
 use riverqueue::jiff::Timestamp;
 use riverqueue::migrate::PostgresMigrator;
 use riverqueue::{
@@ -35,8 +35,7 @@ impl Peer for River {
     const NAME: &'static str = "riverqueue";
     const DEBOUNCED: &'static str =
         "a job unique by its arguments: a second one is skipped, and scheduled_at stays";
-    const UNFINISHED: &'static str =
-        "select count(*) from river_job where state <> 'completed' and $1 > 0";
+    type Settings = Settings;
     type Worker = RunHandle;
 
     fn version() -> String {
@@ -126,6 +125,11 @@ impl Peer for River {
     async fn stop(mut run: Self::Worker) -> Result<()> {
         Ok(run.stop().await?)
     }
+}
+
+impl PostgresPeer for River {
+    const UNFINISHED: &'static str =
+        "select count(*) from river_job where state <> 'completed' and $1 > 0";
 
     async fn close(self) -> Result<()> {
         self.pool.close().await;
@@ -133,7 +137,6 @@ impl Peer for River {
     }
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> Result<()> {
-    pg_common::main::<River>().await
+fn main() -> Result<()> {
+    pg_common::main::<River>()
 }

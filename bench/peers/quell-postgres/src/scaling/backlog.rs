@@ -6,7 +6,7 @@ use anyhow::Result;
 use quell::{Quell, Task};
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::jobs::{Noop, Working, claim_cost, fill, started};
+use crate::jobs::{CONCURRENCY, Noop, claim_cost, fill, start_worker, started};
 use crate::part::{Part, at_most, power};
 
 const CLAIMS: usize = 300;
@@ -41,11 +41,11 @@ pub(crate) async fn measure(url: &str, backlogs: &[usize]) -> Result<()> {
     part.conclude(&verdict)
 }
 
-/// How fast a worker starts the first so many jobs.
+/// How fast a worker starts the first `count` jobs.
 async fn work_off(quell: &Quell, count: usize) -> Result<f64> {
     let (sender, mut starts) = unbounded_channel();
     let began = Instant::now();
-    let worker = Working::start(quell, sender);
+    let worker = start_worker(quell, sender, CONCURRENCY);
     started(&mut starts, count).await?;
     let rate = count as f64 / began.elapsed().as_secs_f64();
     worker.stop().await?;

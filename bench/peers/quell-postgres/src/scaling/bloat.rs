@@ -12,7 +12,7 @@ use quell::worker::Retention;
 use sqlx::PgConnection;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::jobs::{Noop, Start, Working, close, drained, fill, started};
+use crate::jobs::{CONCURRENCY, Noop, Start, close, drained, fill, start_worker, started};
 use crate::part::{Part, at_most};
 
 /// How often the tables are looked at.
@@ -45,7 +45,7 @@ pub(crate) async fn measure(url: &str, count: usize, round: usize) -> Result<()>
         "WAL, bytes a job",
     ])?;
     let (sender, starts) = unbounded_channel();
-    let worker = Working::start(&quell, sender);
+    let worker = start_worker(&quell, sender, CONCURRENCY);
     let mut rounds = Rounds { quell: &quell, starts, db: database.inside().await?, size: round };
     let each = count / LOOKS / round;
     let mut made = made(&mut rounds.db).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn measure(url: &str, count: usize, round: usize) -> Result<()>
     close(rounds.db).await?;
     drop(quell);
     database.drop().await?;
-    let (growth, pace) = (part.last(3) / part.cell(0, 3), part.last(1) / part.cell(0, 1));
+    let (growth, ratio) = (part.last(3) / part.cell(0, 3), part.last(1) / part.cell(0, 1));
     let met = if part.last(VACUUMS) > 0.0 {
         at_most(growth, BOUND)
     } else {
@@ -69,7 +69,7 @@ pub(crate) async fn measure(url: &str, count: usize, round: usize) -> Result<()>
     };
     let verdict = format!(
         "the tables are {growth:.2} x what they were after the first tenth, goal {BOUND} x: {met}; \
-         the last tenth is worked off at {pace:.2} x the pace of the first; {round} wait at once"
+         the last tenth is worked off at {ratio:.2} x the rate of the first; {round} wait at once"
     );
     part.conclude(&verdict)
 }
@@ -82,7 +82,7 @@ struct Rounds<'q> {
 }
 
 impl Rounds<'_> {
-    /// So many rounds; the rates of their three parts.
+    /// Runs this number of rounds; returns the rates of their three parts.
     async fn run(&mut self, rounds: usize) -> Result<[f64; 3]> {
         let mut took = [Duration::ZERO; 3];
         for _ in 0..rounds {

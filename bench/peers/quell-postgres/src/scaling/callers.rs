@@ -40,7 +40,7 @@ impl Kind {
             Kind::Statement => "a row and `select 1`",
             Kind::Notifies => "a row and a trigger that notifies",
             Kind::Silent => "a row and a trigger, notifications off",
-            Kind::AfterCommit => "a row and a silent trigger, told after the commit",
+            Kind::AfterCommit => "a row and a silent trigger, notified after the commit",
         }
     }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use quell::Quell;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::jobs::{Noop, Working, close, drained, fill, started};
+use crate::jobs::{CONCURRENCY, Noop, Working, close, drained, fill, start_worker, started};
 use crate::part::Part;
 
 pub(crate) async fn measure(url: &str, crowds: &[usize], count: usize) -> Result<()> {
@@ -36,7 +36,7 @@ async fn drain(url: &str, workers: usize, count: usize) -> Result<f64> {
     let (sender, mut starts) = unbounded_channel();
     let began = Instant::now();
     let working: Vec<Working> =
-        stores.iter().map(|store| Working::start(store, sender.clone())).collect();
+        stores.iter().map(|store| start_worker(store, sender.clone(), CONCURRENCY)).collect();
     started(&mut starts, count).await?;
     drained(&mut db).await?;
     let rate = count as f64 / began.elapsed().as_secs_f64();

@@ -12,23 +12,15 @@ use quell::{Batch, Ctx, Payload, Policy, Quell, QueueName, Task, TaskError, Task
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
+pub(crate) use quell_common::{Noop, Working};
+
+/// Jobs that a worker runs at once, where a part says nothing else.
+pub(crate) const CONCURRENCY: usize = 256;
 /// The most that one call may hold.
 const PER_COMMIT: usize = 10_000;
 /// How long the next start may take before the part has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Noop {
-    pub(crate) n: usize,
-}
-
-impl Task for Noop {
-    const NAME: &'static str = "noop";
-    type Output = ();
-}
 
 /// Debounced into tomorrow.
 #[derive(Debug, Deserialize, Serialize)]
@@ -71,40 +63,16 @@ async fn noop(Noop { n }: Noop, ctx: Ctx<UnboundedSender<Start>>) -> Result<(), 
     Ok(())
 }
 
-/// A worker that runs until it is told to stop.
-pub(crate) struct Working {
-    stop: oneshot::Sender<()>,
-    task: JoinSet<quell::Result<()>>,
+/// Starts a worker that runs this number of jobs at once.
+pub(crate) fn start_worker(
+    quell: &Quell,
+    starts: UnboundedSender<Start>,
+    concurrency: usize,
+) -> Working {
+    Working::start(quell.worker(starts).register(noop).concurrency(concurrency))
 }
 
-impl Working {
-    pub(crate) fn start(quell: &Quell, starts: UnboundedSender<Start>) -> Self {
-        Self::start_with(quell, starts, 256)
-    }
-
-    /// The same, and runs so many jobs at once.
-    pub(crate) fn start_with(
-        quell: &Quell,
-        starts: UnboundedSender<Start>,
-        concurrency: usize,
-    ) -> Self {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let worker = quell.worker(starts).register(noop).concurrency(concurrency);
-        let mut task = JoinSet::new();
-        task.spawn(worker.run_until(async { drop(stopped.await) }));
-        Working { stop, task }
-    }
-
-    pub(crate) async fn stop(mut self) -> Result<()> {
-        drop(self.stop);
-        while let Some(ended) = self.task.join_next().await {
-            ended??;
-        }
-        Ok(())
-    }
-}
-
-/// Waits for so many starts.
+/// Waits for this number of starts.
 pub(crate) async fn started(starts: &mut UnboundedReceiver<Start>, count: usize) -> Result<()> {
     for n in 0..count {
         let start = tokio::time::timeout(PATIENCE, starts.recv()).await;

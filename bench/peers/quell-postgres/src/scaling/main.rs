@@ -29,19 +29,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// The drain rate with so many workers, each with a store of its own.
+    /// The drain rate with a number of workers, each with a store of its own.
     Workers {
         #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
         workers: Vec<usize>,
         #[arg(long, default_value_t = 100_000)]
         count: usize,
     },
-    /// What a claim costs before so many waiting jobs, shortest backlog first.
+    /// What a claim costs before a backlog of waiting jobs, shortest first.
     Backlog {
         #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000,1000000,10000000")]
         backlogs: Vec<usize>,
     },
-    /// Triggers and claims beside so many open windows, fewest first.
+    /// Triggers and claims beside a number of open windows, fewest first.
     Windows {
         #[arg(long, value_delimiter = ',', default_value = "1000,1000000")]
         windows: Vec<usize>,
@@ -51,7 +51,7 @@ enum Part {
         #[arg(long, value_delimiter = ',', default_value = "1000,10000,50000")]
         partitions: Vec<usize>,
     },
-    /// How large the tables are after so many jobs went through them.
+    /// How large the tables are after a number of jobs went through them.
     Bloat {
         #[arg(long, default_value_t = 10_000_000)]
         count: usize,
@@ -59,7 +59,7 @@ enum Part {
         #[arg(long, default_value_t = 100_000)]
         round: usize,
     },
-    /// Jobs a second while a snapshot stays open for so long.
+    /// Jobs a second while a snapshot stays open.
     Snapshot {
         #[arg(long, default_value_t = 40)]
         seconds: u64,
@@ -78,7 +78,7 @@ enum Part {
         #[arg(long, default_value_t = 800)]
         rate: u32,
     },
-    /// Commits of callers' own transactions, with a trigger and without, in so many rounds.
+    /// Commits of callers' own transactions, with a trigger and without, in a number of rounds.
     Callers {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
@@ -86,7 +86,7 @@ enum Part {
         #[arg(long, default_value_t = 5)]
         seconds: u64,
     },
-    /// What a worker of so many queues asks while it has nothing to do.
+    /// What a worker of a number of queues asks while it has nothing to do.
     Idle {
         #[arg(long, default_value_t = 50)]
         queues: usize,

@@ -1,4 +1,4 @@
-//! What one part finds: a table, told line by line as it is measured, and at last what it says about
+//! What one part finds: a table, printed line by line as it is measured, and at last the verdict on
 //! the goal.
 
 use std::io::Write;
@@ -21,13 +21,13 @@ enum Line<'l> {
     Verdict(&'l str),
 }
 
-fn tell(line: &Line<'_>) -> Result<()> {
+fn print(line: &Line<'_>) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(line)?)?)
 }
 
 impl Part {
     pub(crate) fn new(columns: &[&str]) -> Result<Self> {
-        tell(&Line::Columns(columns))?;
+        print(&Line::Columns(columns))?;
         Ok(Part { rows: Vec::new() })
     }
 
@@ -38,7 +38,7 @@ impl Part {
         cells: impl IntoIterator<Item = impl Into<Option<f64>>>,
     ) -> Result<()> {
         let cells: Vec<Option<f64>> = cells.into_iter().map(Into::into).collect();
-        tell(&Line::Row(case, &cells))?;
+        print(&Line::Row(case, &cells))?;
         self.rows.push(cells);
         Ok(())
     }
@@ -54,9 +54,9 @@ impl Part {
         self.cell(self.rows.len().saturating_sub(1), column)
     }
 
-    /// Says what came of it.
+    /// Prints the verdict.
     pub(crate) fn conclude(self, verdict: &str) -> Result<()> {
-        tell(&Line::Verdict(verdict))
+        print(&Line::Verdict(verdict))
     }
 }
 

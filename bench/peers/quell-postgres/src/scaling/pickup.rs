@@ -11,7 +11,7 @@ use quell::Quell;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 
-use crate::jobs::{Noop, Start, Working, close};
+use crate::jobs::{CONCURRENCY, Noop, Start, close, start_worker};
 use crate::part::{Part, at_most};
 use crate::snapshot::open;
 
@@ -25,7 +25,7 @@ pub(crate) async fn measure(url: &str, seconds: u64, rate: u32) -> Result<()> {
     let quell = Quell::open(database.url()).await?;
     let mut part = Part::new(&["p50, ms", "p99, ms"])?;
     let (sender, starts) = unbounded_channel();
-    let worker = Working::start(&quell, sender);
+    let worker = start_worker(&quell, sender, CONCURRENCY);
     let piece = Duration::from_secs(seconds) / PIECES;
     let mut open_loop = OpenLoop { quell: &quell, starts, began: Instant::now(), rate };
     // The first is for the caches.

@@ -13,7 +13,7 @@ use quell::Quell;
 use sqlx::PgConnection;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::jobs::{Noop, Working, close};
+use crate::jobs::{Noop, close, start_worker};
 use crate::part::Part;
 
 /// How many jobs wait.
@@ -48,7 +48,7 @@ pub(crate) async fn measure(url: &str, seconds: u64, at_once: usize, held: bool)
     let quell = Quell::open(database.url()).await?;
     let mut part = Part::new(&["jobs per second", "of the first"])?;
     let (sender, mut starts) = unbounded_channel();
-    let worker = Working::start_with(&quell, sender, at_once);
+    let worker = start_worker(&quell, sender, at_once);
     let started = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&started);
     let counting = tokio::spawn(async move {

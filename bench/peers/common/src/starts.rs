@@ -13,8 +13,10 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// Where handlers report to, and where their reports arrive.
-    pub(crate) fn channel(holds: bool) -> (Self, UnboundedReceiver<Instant>) {
+    /// Where handlers report to, and where their reports arrive; they hold on to their jobs where
+    /// `holds` is set.
+    #[must_use]
+    pub fn channel(holds: bool) -> (Self, UnboundedReceiver<Instant>) {
         let (sender, receiver) = unbounded_channel();
         (Starts { sender, holds }, receiver)
     }
