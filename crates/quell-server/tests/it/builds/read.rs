@@ -59,14 +59,8 @@ pub(super) async fn agree(url: &str, one: &Server, two: &Server, opens: impl Fn(
         let reply = printed(build, &["explain", &gathered, "--store", url]);
         assert!(reply.contains(&format!("job {gathered}")), "{build:?}: {reply}");
     }
-    let exported = async |server: &Server| {
-        // Exports had another name in the earlier build.
-        let name = match server.build {
-            Build::Earlier => "letters",
-            Build::New => EXPORTED,
-        };
-        server.get(&format!("/v1/dead/{name}")).await[name].take()
-    };
+    let path = format!("/v1/dead/{EXPORTED}");
+    let exported = async |server: &Server| server.get(&path).await[EXPORTED].take();
     assert_same(&exported(one).await, &exported(two).await, "exported dead jobs");
     for path in ["/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
         assert_same(&one.get(path).await, &two.get(path).await, path);
