@@ -9,7 +9,7 @@ use crate::check::{Report, check};
 use crate::effort;
 
 /// How many seeds the tests of a store run, where [`SEEDS`] does not say so.
-const USUAL_SEEDS: u64 = 16;
+const USUAL_SEEDS: u64 = 8;
 /// The same in a [long run](crate::effort).
 const LONG_SEEDS: u64 = 400;
 /// The environment variable that says how many seeds to run.
@@ -89,7 +89,7 @@ fn run(store: &str, place: impl Fn() -> Place, seeds: impl Iterator<Item = u64>)
 
 /// Runs some seeds twice, each time on a fresh place: both runs must record the same history.
 pub fn twice(store: &str, place: impl Fn() -> Place) {
-    for seed in 0..4 {
+    for seed in 0..effort::cases(2, 8) {
         let [one, other] = [(); 2].map(|()| Judged::new(Plan::draw(seed), &place()));
         assert!(one.holds(), "{}", one.text(store));
         let lines = one.ran.lines.iter().zip(&other.ran.lines);

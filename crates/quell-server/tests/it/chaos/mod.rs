@@ -31,11 +31,14 @@ use plan::{
     BEHIND_A_POOLER, BESIDE_A_SNAPSHOT, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY, ON_POSTGRES,
     ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY,
 };
+use quell_conformance::effort::cases;
 use run::{Run, hold};
 use seen::Counts;
 use snapshot::Snapshot;
 
-fn run(deck: Deck, faults: usize, longest_wait: u64) -> Run {
+/// `faults`: in a long run; a usual one ends once each kind of fault came and every judge has enough.
+fn run(deck: Deck, faults: u64, longest_wait: u64) -> Run {
+    let faults = usize::try_from(cases(deck.len() as u64, faults)).unwrap();
     Run { deck, faults, longest_wait: Duration::from_millis(longest_wait) }
 }
 

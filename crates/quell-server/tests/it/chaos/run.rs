@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell::store::Store;
 use quell::{Job, JobId, JobState};
+use quell_conformance::effort::cases;
 use quell_conformance::rig::all_jobs;
 
 use super::fault::{Fault, Kind};
@@ -17,8 +18,6 @@ use super::processes::{PATIENCE, Processes};
 use super::seen::{Counts, Tally, needs};
 use super::workload::books::Books;
 
-/// A run that takes longer, on a loaded machine, ends as soon as it has seen enough.
-const LONG: Duration = Duration::from_secs(100);
 /// No run does harm for longer; what it has not seen by then fails it. The suite's limit is 10
 /// minutes for a test.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -47,6 +46,8 @@ fn setting(name: &str) -> Option<usize> {
 
 /// Does harm until enough was seen, and judges the histories.
 pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts {
+    // A run that takes longer, on a loaded machine, ends as soon as it has seen enough.
+    let long = Duration::from_secs(cases(60, 200));
     let asked_for = setting("QUELL_CHAOS_ROUNDS");
     let faults = asked_for.unwrap_or(run.faults);
     let seed = setting("QUELL_CHAOS_SEED").unwrap_or(11);
@@ -56,7 +57,7 @@ pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts
     declared(&mut tally).await;
     let began = Instant::now();
     for (done, (wait, fault)) in Plan::new(seed as u64, run.deck, run.longest_wait).enumerate() {
-        let is_due = done >= faults || (asked_for.is_none() && began.elapsed() > LONG);
+        let is_due = done >= faults || (asked_for.is_none() && began.elapsed() > long);
         if is_due && done % FAULTS_BETWEEN_LOOKS == 0 {
             let mut missing = tally.look().missing(&needs);
             if missing.is_empty() {
