@@ -65,8 +65,8 @@ impl Place {
     fn build(&self, root: &Path) -> anyhow::Result<()> {
         let (source, target) = (self.folder.join("source"), self.folder.join("target"));
         write_files(root, &self.commit, &self.folder, &source)?;
-        let mut build =
-            cargo_command(&["build", "--locked", "-p", "quell-server", "--bin", "quell"]);
+        let quell = ["-p", "quell-server", "--bin", "quell", "--all-features"];
+        let mut build = cargo_command(&[&["build", "--locked"], &quell[..]].concat());
         build.arg("--target-dir").arg(&target);
         build.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_INCREMENTAL", "0");
         run(&source, &mut build)?;
