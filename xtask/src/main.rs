@@ -56,14 +56,11 @@ enum Chore {
     /// Checks what no other tool does: file lengths, rule numbers, links, SQL files, plain words.
     Tidy,
     /// Lists the words of xtask/words/list.txt in pages and in sources' comments and strings, and what
-    /// to write instead.
+    /// to write instead; those of xtask/words/allow.txt are left out.
     Words {
         /// Only below this folder, such as `crates/quell`, or in this file.
         #[arg(default_value = "")]
         below: String,
-        /// Lists nothing: lowers the numbers in xtask/words/counts.txt to those of today.
-        #[arg(long)]
-        lower: bool,
     },
     /// Writes the public names of the crate `quell` to crates/quell/api.txt, which tidy compares.
     Names,
@@ -175,7 +172,7 @@ fn main() -> anyhow::Result<()> {
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Names => names::write(&root),
-        Chore::Words { below, lower } => words::list(&root, &tidy::tracked(&root)?, &below, lower),
+        Chore::Words { below } => words::list(&root, &tidy::tracked(&root)?, &below),
         Chore::Book { repository } => book::book(&root, repository.as_deref()),
         Chore::Package { each } => {
             package::check(&root)?;

@@ -2,12 +2,11 @@
 //! public pages link to the rule.
 //!
 //! The lists are in `xtask/words`: `list.txt` has the words and what to write instead, `allow.txt`
-//! the exceptions with their reasons, `counts.txt` the hits in each crate's comments and strings.
-//! Invariant: a count in `counts.txt` never grows.
+//! the exceptions with their reasons.
+//! Invariant: each exception is needed; one that covers no finding is an error.
 
 mod glossary;
 mod page;
-mod ratchet;
 mod source;
 
 use std::collections::BTreeSet;
@@ -16,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use glossary::{Glossary, Hit};
+use glossary::Glossary;
+use page::Finding;
 
 /// The table of words.
 const LIST: &str = "xtask/words/list.txt";
@@ -27,80 +27,68 @@ const NOT_PUBLIC: [&str; 3] = ["docs/conformance.md", "ARCHITECTURE.md", "CHANGE
 /// The page that defines the rules, and so need not link to them.
 const RULES: &str = "docs/semantics.md";
 
-/// An exception: a word in a page, or `*` for all that is checked there.
+/// An exception: a word in a page or source, or `*` for all that is checked there.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
 struct Allowed {
-    page: String,
+    file: String,
     word: String,
 }
 
-/// Checks every page, and that no crate has more listed words than it had.
+/// Checks every page and every source, and that each exception is needed.
 pub(crate) fn check(root: &Path, files: &[PathBuf], wrong: &mut Vec<String>) -> anyhow::Result<()> {
-    let glossary = glossary(root)?;
     let allowed = allowed(&read(root, ALLOW)?)?;
     let mut used = BTreeSet::new();
-    for (name, file) in named(root, files).filter(|(name, _)| name.ends_with(".md")) {
-        let text = std::fs::read_to_string(file)?;
-        for finding in page::findings(&glossary, &text, is_public(&name), name == RULES) {
-            let exception = allowed
-                .iter()
-                .find(|entry| entry.page == name && entry.covers(finding.word.as_deref()));
-            match exception {
-                Some(entry) => _ = used.insert(entry.clone()),
-                None => wrong.push(format!("{name}:{}: {}", finding.line, finding.what)),
-            }
+    for (file, finding) in findings(root, files, "")? {
+        match allowed.iter().find(|entry| entry.covers(&file, &finding)) {
+            Some(entry) => _ = used.insert(entry.clone()),
+            None => wrong.push(format!("{file}:{}: {}", finding.line, finding.what)),
         }
     }
-    for entry in allowed.difference(&used) {
-        let Allowed { page, word } = entry;
-        wrong.push(format!("{ALLOW}: `{word}` of {page} is no longer needed: remove the line"));
-    }
-    ratchet::check(root, &hits(root, files, &glossary, "crates/")?, wrong)
-}
-
-/// Lists every listed word in the pages and sources below a folder, or with `lower` writes down the
-/// counts of crates that have fewer now.
-pub(crate) fn list(root: &Path, files: &[PathBuf], below: &str, lower: bool) -> anyhow::Result<()> {
-    let glossary = glossary(root)?;
-    if lower {
-        return ratchet::lower(root, &hits(root, files, &glossary, "crates/")?);
-    }
-    let mut out = std::io::stdout().lock();
-    for (name, file) in named(root, files).filter(|(name, _)| name.starts_with(below)) {
-        if name.ends_with(".md") {
-            let text = std::fs::read_to_string(file)?;
-            for finding in page::findings(&glossary, &text, is_public(&name), name == RULES) {
-                writeln!(out, "{name}:{}: {}", finding.line, finding.what)?;
-            }
-        }
-    }
-    for (name, hit) in hits(root, files, &glossary, below)? {
-        writeln!(out, "{name}:{}: {hit}", hit.line)?;
+    for Allowed { file, word } in allowed.difference(&used) {
+        wrong.push(format!("{ALLOW}: `{word}` of {file} is no longer needed: remove the line"));
     }
     Ok(())
 }
 
-/// The listed words in the comments and strings of the sources below a folder.
-fn hits(
-    root: &Path,
-    files: &[PathBuf],
-    glossary: &Glossary,
-    below: &str,
-) -> anyhow::Result<Vec<(String, Hit)>> {
-    let mut hits = Vec::new();
-    for (name, file) in named(root, files).filter(|(name, _)| name.starts_with(below)) {
-        let Some(language) = source::Language::of(file) else { continue };
-        let text = std::fs::read_to_string(file)?;
-        let found = source::hits(glossary, language, &text);
-        hits.extend(found.into_iter().map(|hit| (name.clone(), hit)));
+/// Lists what [`check`] would refuse in the pages and sources below a folder.
+pub(crate) fn list(root: &Path, files: &[PathBuf], below: &str) -> anyhow::Result<()> {
+    let allowed = allowed(&read(root, ALLOW)?)?;
+    let mut out = std::io::stdout().lock();
+    for (file, finding) in findings(root, files, below)? {
+        if !allowed.iter().any(|entry| entry.covers(&file, &finding)) {
+            writeln!(out, "{file}:{}: {}", finding.line, finding.what)?;
+        }
     }
-    Ok(hits)
+    Ok(())
+}
+
+/// All that is wrong in the pages and sources below a folder, each with its file, before exceptions.
+fn findings(root: &Path, files: &[PathBuf], below: &str) -> anyhow::Result<Vec<(String, Finding)>> {
+    let glossary = Glossary::parse(&read(root, LIST)?).with_context(|| LIST.to_string())?;
+    let mut all = Vec::new();
+    for (name, file) in named(root, files).filter(|(name, _)| name.starts_with(below)) {
+        let language = source::Language::of(file);
+        if language.is_none() && !name.ends_with(".md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
+        let found: Vec<Finding> = match language {
+            Some(language) => {
+                let hits = source::hits(&glossary, language, &text);
+                hits.into_iter().map(Finding::from).collect()
+            }
+            None => page::findings(&glossary, &text, is_public(&name), name == RULES),
+        };
+        all.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+    }
+    Ok(all)
 }
 
 impl Allowed {
-    /// Sentences and rule numbers have no word: only a whole page allows them.
-    fn covers(&self, word: Option<&str>) -> bool {
-        self.word == "*" || word == Some(self.word.as_str())
+    /// Sentences and rule numbers have no word: only `*` allows them.
+    fn covers(&self, file: &str, finding: &Finding) -> bool {
+        let is_word = finding.word.as_deref() == Some(self.word.as_str());
+        self.file == file && (self.word == "*" || is_word)
     }
 }
 
@@ -117,21 +105,19 @@ fn named<'f>(root: &'f Path, files: &'f [PathBuf]) -> impl Iterator<Item = (Stri
     })
 }
 
-fn glossary(root: &Path) -> anyhow::Result<Glossary> {
-    Glossary::parse(&read(root, LIST)?).with_context(|| LIST.to_string())
-}
-
 fn allowed(text: &str) -> anyhow::Result<BTreeSet<Allowed>> {
     let mut allowed = BTreeSet::new();
     for line in lines(text) {
         let fields: Vec<&str> = line.splitn(3, '|').map(str::trim).collect();
-        let [page, word, reason] = fields[..] else {
-            bail!("{ALLOW}: `{line}` is not `page | word | reason`");
+        let [file, word, reason] = fields[..] else {
+            bail!("{ALLOW}: `{line}` is not `file | word | reason`");
         };
-        if page.is_empty() || word.is_empty() || reason.is_empty() {
-            bail!("{ALLOW}: `{line}` has an empty field: give the page, the word and the reason");
+        if file.is_empty() || word.is_empty() || reason.is_empty() {
+            bail!("{ALLOW}: `{line}` has an empty field: give the file, the word and the reason");
         }
-        allowed.insert(Allowed { page: page.to_string(), word: word.to_lowercase() });
+        if !allowed.insert(Allowed { file: file.to_string(), word: word.to_lowercase() }) {
+            bail!("{ALLOW}: `{word}` of {file} has two lines: remove one");
+        }
     }
     Ok(allowed)
 }
@@ -149,55 +135,74 @@ fn read(root: &Path, name: &str) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// A folder with the lists and one page, and the findings of a check of it.
-    fn checked(allow: &str, page: &str) -> Vec<String> {
+    /// A folder with the lists and one file, and the findings of a check of it.
+    fn checked(allow: &str, file: &str, text: &str) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["xtask/words", "docs"] {
-            std::fs::create_dir_all(root.path().join(folder)).unwrap();
-        }
-        let files = [
-            (LIST, "told, tells | sends\nso many | the number\n"),
-            (ALLOW, allow),
-            (ratchet::COUNTS, ""),
-            ("docs/page.md", page),
-        ];
+        let files =
+            [(LIST, "told, tells | sends\nso many | the number\n"), (ALLOW, allow), (file, text)];
         for (name, text) in files {
-            std::fs::write(root.path().join(name), text).unwrap();
+            let place = root.path().join(name);
+            std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+            std::fs::write(place, text).unwrap();
         }
         let mut wrong = Vec::new();
-        check(root.path(), &[root.path().join("docs/page.md")], &mut wrong).unwrap();
+        check(root.path(), &[root.path().join(file)], &mut wrong).unwrap();
         wrong
     }
 
     #[test]
-    fn a_finding_names_the_page_the_line_the_word_and_the_replacement() {
-        let wrong = checked("", "# Page\n\nA worker\nTells it.\n");
-        assert_eq!(wrong, ["docs/page.md:4: `tells`: write: sends"]);
-    }
-
-    #[test]
-    fn an_exception_covers_its_word_and_no_other() {
-        let page = "It tells so many.\n";
-        let wrong = checked("docs/page.md | tells | a name\n", page);
-        assert_eq!(wrong, ["docs/page.md:1: `so many`: write: the number"]);
-        let whole = checked("docs/page.md | * | not rewritten yet\n", page);
-        assert_eq!(whole, Vec::<String>::new());
-    }
-
-    #[test]
-    fn an_exception_that_nothing_needs_is_wrong() {
-        for allow in ["docs/page.md | tells | a name\n", "docs/page.md | * | not rewritten yet\n"] {
-            let wrong = checked(allow, "It is sent.\n");
-            assert_eq!(wrong.len(), 1, "{wrong:?}");
-            assert!(wrong[0].contains("is no longer needed"), "{wrong:?}");
+    fn a_finding_names_the_file_the_line_the_word_and_the_replacement() {
+        let table = [
+            ("docs/page.md", "# Page\n\nA worker\nTells it.\n"),
+            ("crates/a/src/lib.rs", "fn told() {}\n\n\n// It tells `so many`.\n"),
+            ("crates/a/src/sql/a.sql", "select told\n\n\n     , 'tells';\n"),
+            ("bench/src/main.lua", "\n\n\n-- Tells it.\n"),
+        ];
+        for (file, text) in table {
+            assert_eq!(checked("", file, text), [format!("{file}:4: `tells`: write: sends")]);
         }
     }
 
     #[test]
-    fn an_exception_needs_a_reason() {
-        for line in ["docs/page.md | told", "docs/page.md | told |"] {
-            let error = allowed(line).unwrap_err().to_string();
-            assert!(error.contains("docs/page.md | told"), "{error}");
+    fn a_file_that_is_neither_a_page_nor_a_source_is_not_read() {
+        assert_eq!(checked("", "docs/page.txt", "It tells.\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_exception_covers_its_word_in_its_file_and_no_other() {
+        for file in ["docs/page.md", "crates/a/src/lib.rs"] {
+            let text = "// It tells so many.\n";
+            let wrong = checked(&format!("{file} | Tells | a name\n"), file, text);
+            assert_eq!(wrong, [format!("{file}:1: `so many`: write: the number")]);
+            let whole = checked(&format!("{file} | * | not rewritten yet\n"), file, text);
+            assert_eq!(whole, Vec::<String>::new());
+            let other = checked("docs/other.md | tells | a name\n", file, text);
+            assert_eq!(other.len(), 3, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_exception_that_nothing_needs_is_wrong() {
+        for file in ["docs/page.md", "crates/a/src/lib.rs"] {
+            for word in ["tells", "*"] {
+                let wrong = checked(&format!("{file} | {word} | a name\n"), file, "// Sent.\n");
+                let expected =
+                    format!("{ALLOW}: `{word}` of {file} is no longer needed: remove the line");
+                assert_eq!(wrong, [expected]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_exception_needs_a_reason_and_has_one_line() {
+        let table = [
+            ("docs/page.md | told", "is not `file | word | reason`"),
+            ("docs/page.md | told |", "has an empty field"),
+            ("docs/page.md | told | a name\ndocs/page.md | Told | a name", "has two lines"),
+        ];
+        for (text, expected) in table {
+            let error = allowed(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

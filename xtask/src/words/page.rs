@@ -5,19 +5,26 @@
 
 use std::ops::Range;
 
-use super::glossary::{Glossary, tokens};
+use super::glossary::{Glossary, Hit, tokens};
 use crate::architecture::MAX_RULE;
 
 /// No sentence of a public page has more words.
 const MAX_WORDS: usize = 30;
 
-/// Something wrong in a line of a page.
+/// Something wrong in a line of a page or source.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) line: usize,
     /// The listed word, if it is one.
     pub(super) word: Option<String>,
     pub(super) what: String,
+}
+
+impl From<Hit> for Finding {
+    fn from(hit: Hit) -> Self {
+        let what = hit.to_string();
+        Finding { line: hit.line, word: Some(hit.word), what }
+    }
 }
 
 /// A paragraph, bullet, heading or cell, with the contents of its code spans masked.
@@ -46,8 +53,7 @@ pub(super) fn findings(
     let mut findings = Vec::new();
     for block in blocks(text) {
         for hit in glossary.hits(&tokens(block.line, &block.visible())) {
-            let what = hit.to_string();
-            findings.push(Finding { line: hit.line, word: Some(hit.word), what });
+            findings.push(Finding::from(hit));
         }
         if public && block.kind == Kind::Prose {
             block.sentences(&mut findings);
