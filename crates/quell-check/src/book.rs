@@ -121,7 +121,7 @@ impl Book {
                 Event::Settle { job, token, became, .. } if *became != SettledAs::Refused => {
                     refuted.insert((*job, *token));
                 }
-                Event::Lapse { job, token, .. } => {
+                Event::Expire { job, token, .. } => {
                     refuted.insert((*job, *token));
                 }
                 _ => {}
@@ -248,7 +248,7 @@ impl Book {
                     view.lines.push(at);
                 }
             }
-            Event::Lapse { t, job, token, became, .. } => {
+            Event::Expire { t, job, token, became, .. } => {
                 self.ended(at, *t, *job, *token, *became, Spent::Nothing);
             }
             Event::Settle { t, job, token, outcome, became, .. } => {

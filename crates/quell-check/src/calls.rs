@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::history::Event;
 use quell_core::window::Debounce;
-use quell_core::{Key, Payload, Receipt, ScheduleName, TaskName, Timestamp, TriggerId};
+use quell_core::{Key, Now, Payload, Receipt, ScheduleName, TaskName, Timestamp, TriggerId, When};
 
 use super::Line;
 use super::views::{OpId, OpState, OpView, TaskKey};
@@ -21,7 +21,7 @@ pub(super) struct Calls {
     /// The keys for which a caller asked for a flush.
     pub(super) flushes: BTreeSet<TaskKey>,
     schedules: BTreeMap<ScheduleName, OpView>,
-    now: Option<Timestamp>,
+    now: Now,
 }
 
 impl Calls {
@@ -101,9 +101,6 @@ impl Calls {
         };
         self.allow(task, key.as_ref(), debounce.as_ref());
         Some(OpView {
-            at,
-            since: self.since(),
-            task: task.clone(),
             queue: queue.clone(),
             priority: Some(*priority),
             key: key.clone(),
@@ -115,8 +112,7 @@ impl Calls {
             fold: fold.clone(),
             payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
             trace: trace.clone(),
-            state: OpState::Unknown,
-            answered: None,
+            ..self.of_task(at, task)
         })
     }
 
@@ -126,23 +122,36 @@ impl Calls {
         };
         self.allow(task, key.as_ref(), debounce.as_ref());
         Some(OpView {
+            key: key.clone(),
+            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
+            hold: dedup.as_ref().map(|dedup| dedup.until),
+            debounce: *debounce,
+            when: *when,
+            fold: fold.clone(),
+            ..self.of_task(at, task)
+        })
+    }
+
+    /// A call about this task; the rest of it is not known yet.
+    fn of_task(&self, at: usize, task: &TaskName) -> OpView {
+        OpView {
             at,
             since: self.since(),
             task: task.clone(),
             queue: None,
             priority: None,
-            key: key.clone(),
-            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
-            hold: dedup.as_ref().map(|dedup| dedup.until),
+            key: None,
+            dedup: None,
+            hold: None,
             idempotency: None,
-            debounce: *debounce,
-            when: *when,
-            fold: fold.clone(),
+            debounce: None,
+            when: When::Now,
+            fold: None,
             payload: None,
             trace: None,
             state: OpState::Unknown,
             answered: None,
-        })
+        }
     }
 
     fn allow(&mut self, task: &TaskName, key: Option<&Key>, debounce: Option<&Debounce>) {

@@ -36,9 +36,9 @@ impl Property for Leases {
                     found.unless(missing, "P10", shown, late);
                 }
             }
-            Event::Lapse { t, job, token, .. } => {
+            Event::Expire { t, job, token, .. } => {
                 if let Some(view) = book.jobs.get(job) {
-                    lapsed(book, view, (*job, *token, *t), at, found);
+                    expired(book, view, (*job, *token, *t), at, found);
                 }
             }
             Event::Settle { .. } => settled(book, at, &line.event, found),
@@ -114,7 +114,7 @@ fn alone(book: &Book, view: &JobView, (job, t): (JobId, Timestamp), at: usize, f
     }
 }
 
-fn lapsed(
+fn expired(
     book: &Book,
     view: &JobView,
     (job, token, t): (JobId, LeaseToken, Timestamp),

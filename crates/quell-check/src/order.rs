@@ -31,7 +31,7 @@ impl Property for Moves {
                 let waits = |state| state == JobState::Scheduled;
                 moves(book, (*job, *t), waits, "it started", at, found);
             }
-            Event::Lapse { t, job, became, .. } => {
+            Event::Expire { t, job, became, .. } => {
                 moves(book, (*job, *t), running, "its lease expired", at, found);
                 absorbed(book, (*job, *t), *became, at, found);
             }

@@ -59,7 +59,7 @@ impl Property for Payloads {
                     }
                 }
                 Event::Settle { job, became: SettledAs::Absorbed { by, .. }, .. }
-                | Event::Lapse { job, became: SettledAs::Absorbed { by, .. }, .. }
+                | Event::Expire { job, became: SettledAs::Absorbed { by, .. }, .. }
                 | Event::Redrive { job, became: SettledAs::Absorbed { by, .. }, .. } => {
                     taken.insert(*by, *job);
                 }

@@ -209,7 +209,7 @@ impl Process {
             Event::Worker { .. }
             | Event::Claimed { .. }
             | Event::Renew { .. }
-            | Event::Lapse { .. }
+            | Event::Expire { .. }
             | Event::Settle { .. }
             | Event::Prune { .. }
             | Event::Ticked { .. } => self.works = true,

@@ -25,7 +25,7 @@ impl Property for Punctual {
     fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
         match &line.event {
             Event::Settle { t, job, .. }
-            | Event::Lapse { t, job, .. }
+            | Event::Expire { t, job, .. }
             | Event::Cancel { t, job } => {
                 let Some(view) = book.jobs.get(job) else { return };
                 if let Some(key) = view.task_key() {

@@ -132,7 +132,7 @@ pub(super) fn job_of(event: &Event) -> Option<JobId> {
         | Event::Suppressed { job, .. }
         | Event::Claimed { job, .. }
         | Event::Renew { job, .. }
-        | Event::Lapse { job, .. }
+        | Event::Expire { job, .. }
         | Event::Settle { job, .. }
         | Event::Cancel { job, .. }
         | Event::Redrive { job, .. }

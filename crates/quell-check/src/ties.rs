@@ -95,7 +95,7 @@ impl World {
                     && token.starts() == said.token.starts().saturating_add(1)
                     && *count == said.count
             }),
-            Event::Renew { job, token, .. } | Event::Lapse { job, token, .. } => {
+            Event::Renew { job, token, .. } | Event::Expire { job, token, .. } => {
                 self.jobs.get(job).is_none_or(|said| said.runs && said.token == *token)
             }
             Event::Settle { job, token, became, .. } => {
@@ -128,12 +128,12 @@ impl World {
                 let runs = |job: &JobId| self.jobs.get(job).is_some_and(|said| said.runs);
                 elsewhere(&|before| ended(before).is_some_and(|job| runs(&job)))
             }
-            Event::Lapse { became: SettledAs::Absorbed { by, .. }, .. }
+            Event::Expire { became: SettledAs::Absorbed { by, .. }, .. }
             | Event::Settle { became: SettledAs::Absorbed { by, .. }, .. } => {
                 elsewhere(&|before| made(before) == Some(*by))
             }
             Event::Renew { job, token, .. }
-            | Event::Lapse { job, token, .. }
+            | Event::Expire { job, token, .. }
             | Event::Settle { job, token, .. } => {
                 !self.jobs.contains_key(job)
                     && elsewhere(&|before| {
@@ -152,7 +152,7 @@ impl World {
                 let said = self.jobs.entry(*job).or_default();
                 (said.token, said.runs, said.count) = (*token, true, *count);
             }
-            Event::Lapse { job, .. } | Event::Cancel { job, .. } => self.end(*job),
+            Event::Expire { job, .. } | Event::Cancel { job, .. } => self.end(*job),
             Event::Settle { job, became, .. } if *became != SettledAs::Refused => self.end(*job),
             Event::Window { job, task, key, count, shape, .. } => {
                 let said = self.jobs.entry(*job).or_default();
@@ -206,7 +206,7 @@ fn made(event: &Event) -> Option<JobId> {
 /// The job whose attempt the event ends.
 fn ended(event: &Event) -> Option<JobId> {
     match event {
-        Event::Lapse { job, .. } | Event::Cancel { job, .. } => Some(*job),
+        Event::Expire { job, .. } | Event::Cancel { job, .. } => Some(*job),
         Event::Settle { job, became, .. } if *became != SettledAs::Refused => Some(*job),
         _ => None,
     }
@@ -265,7 +265,7 @@ enum Share<'a> {
 
 fn shared<'a>(event: &Event, keys: &'a BTreeMap<JobId, TaskKey>) -> Vec<Share<'a>> {
     let successor = match event {
-        Event::Lapse { became: SettledAs::Absorbed { by, .. }, .. }
+        Event::Expire { became: SettledAs::Absorbed { by, .. }, .. }
         | Event::Settle { became: SettledAs::Absorbed { by, .. }, .. } => Some(*by),
         _ => None,
     };

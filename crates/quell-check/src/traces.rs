@@ -35,7 +35,7 @@ impl Property for Contexts {
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
                 Event::Settle { job, became: SettledAs::Absorbed { by, .. }, .. }
-                | Event::Lapse { job, became: SettledAs::Absorbed { by, .. }, .. }
+                | Event::Expire { job, became: SettledAs::Absorbed { by, .. }, .. }
                 | Event::Redrive { job, became: SettledAs::Absorbed { by, .. }, .. } => {
                     taken.insert(*by, *job);
                 }

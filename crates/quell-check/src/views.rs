@@ -261,7 +261,7 @@ impl JobView {
                 self.state != JobState::Scheduled
                     || token.starts() != self.token.starts().saturating_add(1)
             }
-            Event::Renew { token, .. } | Event::Lapse { token, .. } => {
+            Event::Renew { token, .. } | Event::Expire { token, .. } => {
                 self.state != JobState::Running || self.token != *token
             }
             Event::Settle { token, became, in_tx, .. } => {

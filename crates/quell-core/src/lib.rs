@@ -54,8 +54,8 @@ pub use trigger::{accept, dedup, edge, idempotency, payload, touched, trace, win
 pub use alert::{AlertRow, AlertState, Overview};
 pub use attempt::effect::Effect;
 pub use attempt::{
-    Attempt, AttemptOutcome, Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement,
-    clipped,
+    Attempt, AttemptOutcome, ExpiredLease, Failure, FailureKind, Outcome, Settled, SettledAs,
+    Settlement, clipped,
 };
 pub use dead::unreadable::{UnreadableJob, UnreadablePage};
 pub use dead::{DeadExport, DeadFilter, DeadPlace, Imported, Origin, Past, Redrive};
@@ -76,7 +76,7 @@ pub use store::{
     Steps, Store, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
     no_such_job,
 };
-pub use time::Timestamp;
+pub use time::{Now, Timestamp};
 pub use trigger::idempotency::JobResult;
 pub use trigger::payload::{Fold, Payload};
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

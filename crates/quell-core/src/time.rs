@@ -25,6 +25,17 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
+/// When a call of a store happens: at this time, or where it is `None` by the store's own clock.
+///
+/// ```
+/// use quell_core::{Now, Timestamp};
+///
+/// let by_the_clock_of_a_test: Now = Some(Timestamp::from_secs(10));
+/// let by_the_clock_of_the_store: Now = None;
+/// # assert!(by_the_clock_of_a_test > by_the_clock_of_the_store);
+/// ```
+pub type Now = Option<Timestamp>;
+
 impl Timestamp {
     /// The earliest moment; as a lower bound it means "no bound".
     pub const MIN: Timestamp = Timestamp(i64::MIN);

@@ -12,7 +12,7 @@ use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, Error, Job, JobFilter, JobId, JobState, Key, Lease,
-    NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled,
+    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled,
     Settlement, TaskName, Timestamp, WorkerId,
 };
 
@@ -172,7 +172,7 @@ pub enum Time {
 }
 
 impl From<Option<Timestamp>> for Time {
-    fn from(now: Option<Timestamp>) -> Self {
+    fn from(now: Now) -> Self {
         now.map_or(Time::Clock, Time::At)
     }
 }
@@ -221,7 +221,10 @@ pub struct Part {
 }
 
 /// The answer of a hot path, and what other processes and workers are to be notified of.
-pub type Taken<A> = Option<(A, Notifications)>;
+pub type Taken<A> = Result<Option<(A, Notifications)>>;
+
+/// A queue, and tasks of it.
+pub type TasksOf<'q> = (&'q QueueName, &'q [TaskName]);
 
 /// A step that has begun.
 #[derive(Debug)]
@@ -482,11 +485,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// As those of the operation. The engine tries again only after an [`Error::unreadable`], once that job
     /// is set aside (R25).
-    async fn hot_enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+    async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
         let _unused = (now, batches);
         Ok(None)
     }
@@ -505,9 +504,9 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// As [`Backend::hot_enqueue`].
     async fn hot_enqueue_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
-    ) -> Result<Taken<Vec<Option<Result<Vec<Receipt>>>>>> {
+    ) -> Taken<Vec<Option<Result<Vec<Receipt>>>>> {
         let taken = self.hot_enqueue(now, batches).await?;
         Ok(taken.map(|(answers, news)| (answers.into_iter().map(Some).collect(), news)))
     }
@@ -516,7 +515,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As [`Backend::hot_enqueue`].
-    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+    async fn hot_claim(&self, now: Now, claim: &Claim) -> Taken<Claimed> {
         let _unused = (now, claim);
         Ok(None)
     }
@@ -525,11 +524,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As [`Backend::hot_enqueue`].
-    async fn hot_claim_some(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Taken<(Claimed, bool)>> {
+    async fn hot_claim_some(&self, now: Now, claim: &Claim) -> Taken<(Claimed, bool)> {
         let taken = self.hot_claim(now, claim).await?;
         Ok(taken.map(|(claimed, news)| ((claimed, false), news)))
     }
@@ -544,12 +539,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As [`Backend::hot_enqueue`].
-    async fn hot_renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Taken<Vec<Renewal>>> {
+    async fn hot_renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Taken<Vec<Renewal>> {
         let _unused = (now, leases, lease);
         Ok(None)
     }
@@ -558,11 +548,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As [`Backend::hot_enqueue`].
-    async fn hot_settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Settled>>> {
+    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
         let _unused = (now, settlements);
         Ok(None)
     }
@@ -574,9 +560,9 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// As [`Backend::hot_enqueue`].
     async fn hot_settle_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Option<Settled>>>> {
+    ) -> Taken<Vec<Option<Settled>>> {
         let taken = self.hot_settle(now, settlements).await?;
         Ok(taken.map(|(settled, news)| (settled.into_iter().map(Some).collect(), news)))
     }
@@ -591,13 +577,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
-    async fn hot_next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<Option<NextDue>> {
-        let _unused = (now, queue, tasks);
+    async fn hot_next_due(&self, now: Now, of: TasksOf<'_>) -> Result<Option<NextDue>> {
+        let _unused = (now, of);
         Ok(None)
     }
 
@@ -607,7 +588,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// As those of the operation; the engine does not try again.
     async fn hot_peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Option<Vec<NextDue>>> {
         let _unused = (now, queues);
@@ -618,23 +599,24 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
-    async fn hot_overview(&self, now: Option<Timestamp>) -> Result<Option<Overview>> {
+    async fn hot_overview(&self, now: Now) -> Result<Option<Overview>> {
         let _unused = now;
         Ok(None)
     }
 
-    /// Removes what has expired, likewise.
+    /// Removes what has expired, and says whether the engine's step is to remove the rest. Nothing, and it
+    /// is, by default.
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
     async fn hot_prune(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<Option<Pruned>> {
+    ) -> Result<(Pruned, bool)> {
         let _unused = (now, retention, limit);
-        Ok(None)
+        Ok((Pruned::default(), true))
     }
 
     /// Whether a queue or a task, whose row was there before, is still there as far as the step knows. A

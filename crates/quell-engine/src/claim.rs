@@ -61,7 +61,7 @@ pub(crate) struct View {
     /// When the queue's rate lets the next one start.
     free_at: Timestamp,
     partitions: BTreeMap<Key, PartitionUsed>,
-    lapse: Option<Timestamp>,
+    expiry: Option<Timestamp>,
     lines: Vec<Line>,
     /// Jobs that were passed over.
     passed: Vec<Found>,
@@ -140,7 +140,7 @@ impl<B: Backend> Step<'_, B> {
             used: Used::default(),
             free_at: Timestamp::MIN,
             partitions: BTreeMap::new(),
-            lapse: None,
+            expiry: None,
             lines: Vec::new(),
             passed: Vec::new(),
         };
@@ -168,12 +168,12 @@ impl<B: Backend> Step<'_, B> {
     async fn count_running(&mut self, view: &mut View, worker: Option<&WorkerId>) -> Result<()> {
         if !view.settings.limits_concurrency() {
             let first = self.scan_one(Scan::first(Index::Leases, 1)).await?;
-            view.lapse = first.entries.first().map(|entry| entry.place.at);
+            view.expiry = first.entries.first().map(|entry| entry.place.at);
             return Ok(());
         }
         if let Some(running) = self.running(&view.queue, worker).await? {
             let first = self.scan_one(Scan::first(Index::Leases, 1)).await?;
-            view.lapse = first.entries.first().map(|entry| entry.place.at);
+            view.expiry = first.entries.first().map(|entry| entry.place.at);
             (view.used.running, view.used.by_worker) = (running.all, running.by_worker);
             for (partition, count) in running.by_partition {
                 view.partitions.entry(partition).or_default().running = count;
@@ -181,7 +181,7 @@ impl<B: Backend> Step<'_, B> {
             return Ok(());
         }
         let leases = self.scan_all(Scan::first(Index::Leases, PAGE)).await?;
-        view.lapse = leases.first().map(|entry| entry.place.at);
+        view.expiry = leases.first().map(|entry| entry.place.at);
         for note in leases.into_iter().filter_map(|entry| entry.note) {
             if note.queue != view.queue {
                 continue;
@@ -310,7 +310,7 @@ impl<B: Backend> Step<'_, B> {
             }
         }
         let due = due.map(|due| due.max(view.free_at));
-        Ok(NextDue { now: self.now, due, lapse: view.lapse })
+        Ok(NextDue { now: self.now, due, expiry: view.expiry })
     }
 
     /// Starts at most as many due jobs as asked for. None where what was read does not fit together.
@@ -340,7 +340,7 @@ impl<B: Backend> Step<'_, B> {
                 self.beside.put(RowName::Turn(claim.queue.clone()), Row::Turn(turn));
             }
             let until = jobs.iter().map(|job| job.lease_until).min();
-            view.lapse = view.lapse.into_iter().chain(until).min();
+            view.expiry = view.expiry.into_iter().chain(until).min();
             if let Some(rows) = self.after() {
                 view.count_rates(rows, self.now);
             }

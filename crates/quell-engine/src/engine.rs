@@ -14,11 +14,11 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadExport,
     DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
-    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
-    WakeHub, Wakeups, WorkerId, dispatch, lacks, unreadable,
+    ExpiredLease, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key,
+    Lease, NextDue, Now, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
+    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps,
+    Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs,
+    UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch, lacks, unreadable,
 };
 use tracing::{error, warn};
 
@@ -182,7 +182,7 @@ impl<B: Backend> Store for Engine<B> {
         self.backend.capabilities()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         dispatch(self, now, operation).await.map_err(caller_error)
     }
 
@@ -197,41 +197,28 @@ impl<B: Backend> Store for Engine<B> {
 
 #[async_trait]
 impl<B: Backend> Steps for Engine<B> {
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+    async fn enqueue(&self, now: Now, batches: Vec<Batch>) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.accept_each(now, batches).await
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    async fn claim(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         self.claim_each(now, claim).await
     }
 
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
+    async fn renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>> {
         if let Some(answer) = self.hot(|| self.backend.hot_renew(now, leases, lease)).await? {
             return Ok(answer);
         }
         self.extend_all(now, leases, lease).await
     }
 
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
+    async fn settle(&self, now: Now, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         self.settle_each(now, settlements).await
     }
 
     async fn begin_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         key: &Key,
@@ -244,7 +231,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn end_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         result: &Payload,
@@ -263,7 +250,7 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(effects.into_values().collect())
     }
 
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()> {
         step!(self, "write a heartbeat", (now, 0), |step| Some(step.heartbeat(beat).await?));
         Ok(())
     }
@@ -275,7 +262,7 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(())
     }
 
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+    async fn workers(&self, now: Now) -> Result<Workers> {
         let mut step = self.reading(now).await?;
         let mut rows = step.workers().await?;
         let now = step.now;
@@ -283,17 +270,12 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(Workers { now, rows })
     }
 
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+    async fn reap(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>> {
         self.take_all_back(now, limit).await
     }
 
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
-        if let Some(next) = self.backend.hot_next_due(now, queue, tasks).await? {
+    async fn next_due(&self, now: Now, queue: &QueueName, tasks: &[TaskName]) -> Result<NextDue> {
+        if let Some(next) = self.backend.hot_next_due(now, (queue, tasks)).await? {
             return Ok(next);
         }
         let mut step = self.reading(now).await?;
@@ -303,7 +285,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Vec<NextDue>> {
         if let Some(next) = self.backend.hot_peek(now, queues).await? {
@@ -379,52 +361,38 @@ impl<B: Backend> Steps for Engine<B> {
         }))
     }
 
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         Ok(step!(self, "flush a window", (now, 0), |step| {
             step.load_window(task, key).await?;
             step.take(|part| part.flush(task, key))
         }))
     }
 
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn cancel_key(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         step!(self, "cancel a window", (now, 0), |step| {
             step.load_window(task, key).await?;
             step.take(|part| part.cancel_key(task, key))
         })
     }
 
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+    async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()> {
         step!(self, "cancel a job", (now, 0), |step| {
             step.load_around(&[id]).await?;
             step.take(|part| part.cancel(id, reason))
         })
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+    async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {
         step!(self, "put a job back", (now, 0), |step| {
             step.load_around(&[redrive.id]).await?;
             step.take(|part| part.redrive(redrive))
         })
     }
 
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
-        if let Some(pruned) = self.backend.hot_prune(now, retention, limit).await? {
-            return Ok(pruned);
+    async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned> {
+        let (taken, goes_on) = self.backend.hot_prune(now, retention, limit).await?;
+        if !goes_on {
+            return Ok(taken);
         }
         if let Err(error) = self.backend.tidy().await {
             error!(%error, "a backend could not keep its costs flat");
@@ -444,7 +412,7 @@ impl<B: Backend> Steps for Engine<B> {
                     // A backend that takes any number of changes has bounded what it loads.
                     let is_bounded = self.backend.most_changes() < usize::MAX;
                     if !some.more || most == 0 || done >= limit || !is_bounded {
-                        return Ok(all);
+                        return Ok(all.and(taken));
                     }
                     most = most.min(limit.saturating_sub(done));
                 }
@@ -452,7 +420,7 @@ impl<B: Backend> Steps for Engine<B> {
         }
     }
 
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+    async fn overview(&self, now: Now) -> Result<Overview> {
         if let Some(overview) = self.backend.hot_overview(now).await? {
             return Ok(overview);
         }
@@ -478,7 +446,7 @@ impl<B: Backend> Steps for Engine<B> {
         }))
     }
 
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+    async fn set_schedule(&self, now: Now, schedule: &Schedule) -> Result<()> {
         // Declared at each start: mostly there is nothing to write.
         if self.backend.locks() && self.is_set(now, schedule).await? {
             return Ok(());
@@ -492,7 +460,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn set_schedule_state(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
@@ -502,7 +470,7 @@ impl<B: Backend> Steps for Engine<B> {
         })
     }
 
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+    async fn delete_schedule(&self, now: Now, name: &ScheduleName) -> Result<()> {
         let most = self.share(CHANGES_OF_A_START);
         // Its ticks go first, so that one of its name later starts without them: all at once where the backend
         // takes any number of changes.
@@ -526,7 +494,7 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(std::mem::take(&mut step.rows.schedules).into_values().collect())
     }
 
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {
         if self.backend.locks() {
             let seen = self.next_tick(now).await?;
             if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
@@ -543,7 +511,7 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
     }
 
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+    async fn run_schedule(&self, now: Now, name: &ScheduleName) -> Result<Receipt> {
         step!(self, "run a schedule", (now, 1), |step| {
             step.load_schedules([name.clone()]).await?;
             step.load_for_schedules().await?;
@@ -554,7 +522,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn backfill(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         from: Timestamp,
         to: Timestamp,
@@ -599,12 +567,7 @@ impl<B: Backend> DeadJobs for Engine<B> {
         }))
     }
 
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
+    async fn discard(&self, now: Now, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         let mut gone = Vec::new();
         let mut left: Vec<&[JobId]> = ids.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
         while let Some(next) = left.pop() {
@@ -618,11 +581,7 @@ impl<B: Backend> DeadJobs for Engine<B> {
         Ok(gone)
     }
 
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        exports: &[DeadExport],
-    ) -> Result<Vec<Imported>> {
+    async fn import_dead(&self, now: Now, exports: &[DeadExport]) -> Result<Vec<Imported>> {
         let mut imported = Vec::new();
         let mut left: Vec<&[DeadExport]> =
             exports.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
@@ -644,7 +603,7 @@ impl<B: Backend> UnreadableJobs for Engine<B> {
         self.reading(Time::Last).await?.unreadable(page).await
     }
 
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+    async fn restore(&self, now: Now, ids: &[JobId]) -> Result<Vec<JobId>> {
         let (mut restored, mut failed) = (Vec::new(), None);
         for id in ids.iter().copied() {
             match self.restore_one(now, id).await {

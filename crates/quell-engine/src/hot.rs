@@ -6,8 +6,7 @@ use std::borrow::Cow;
 use std::future::Future;
 
 use quell_core::{
-    Batch, Claim, Claimed, Error, ErrorKind, Receipt, Result, Settled, Settlement, Timestamp,
-    unreadable,
+    Batch, Claim, Claimed, Error, ErrorKind, Now, Receipt, Result, Settled, Settlement, unreadable,
 };
 use tracing::warn;
 
@@ -23,7 +22,7 @@ impl<B: Backend> Engine<B> {
     /// backend declines.
     pub(crate) async fn hot<A, F>(&self, call: impl Fn() -> F + Sync) -> Result<Option<A>>
     where
-        F: Future<Output = Result<Taken<A>>> + Send,
+        F: Future<Output = Taken<A>> + Send,
     {
         let mut rows_set_aside = 0;
         loop {
@@ -47,7 +46,7 @@ impl<B: Backend> Engine<B> {
     /// Accepts batches, each whole or not at all: what the backend leaves goes by steps.
     pub(crate) async fn accept_each(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let parts = self.backend.parts(&batches);
@@ -74,7 +73,7 @@ impl<B: Backend> Engine<B> {
     /// Accepts a part of a call.
     async fn accept_part(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
         part: &Part,
         answers: &mut Answers,
@@ -118,11 +117,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Starts due jobs: those that the backend leaves by steps, as many at once as it takes.
-    pub(crate) async fn claim_each(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Claimed> {
+    pub(crate) async fn claim_each(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         let taken = self.hot(|| self.backend.hot_claim_some(now, claim)).await;
         for error in self.backend.met_unreadable() {
             // What has started must be handed out: where this fails, the reaper sets the job aside.
@@ -167,7 +162,7 @@ impl<B: Backend> Engine<B> {
     /// Ends attempts: those that the backend leaves by steps.
     pub(crate) async fn settle_each(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
         let taken = self.hot(|| self.backend.hot_settle_some(now, &settlements)).await?;
@@ -192,7 +187,7 @@ impl<B: Backend> Engine<B> {
     /// Ends attempts, as many at once as the backend takes.
     pub(crate) async fn settle_all(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
         let most = self.share(CHANGES_OF_AN_END);

@@ -14,6 +14,7 @@ mod backoff;
 mod changes;
 mod claim;
 mod counts;
+mod ends;
 mod engine;
 mod hot;
 mod known;
@@ -24,13 +25,15 @@ mod moves;
 mod read;
 pub mod rows;
 mod shard;
+pub mod sql;
 mod step;
 mod upkeep;
 
 pub use backend::{
     Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
-    Scan, Seen, Taken, Tally, Time, add_to,
+    Scan, Seen, Taken, Tally, TasksOf, Time, add_to,
 };
+pub use ends::EndWaiters;
 pub use engine::{Engine, caller_error, publish};
 pub use maps::Maps;
 pub use rows::{GATES, KeyJobs, Row, RowName};

@@ -8,8 +8,8 @@ use quell_core::payload::WINDOW_BYTES;
 use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Schedule, Ticked};
 use quell_core::trigger::Keyed;
 use quell_core::{
-    Batch, Claim, Claimed, DeadExport, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
-    Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
+    Batch, Claim, Claimed, DeadExport, Error, ErrorKind, ExpiredLease, Imported, JobId, Lease, Now,
+    Pruned, Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
 use crate::backend::{Backend, Index, Scan};
@@ -35,11 +35,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Accepts batches, as many at once as the backend takes, each whole.
-    pub(crate) async fn accept(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Accepted> {
+    pub(crate) async fn accept(&self, now: Now, batches: &[Batch]) -> Result<Accepted> {
         let mut accepted: Accepted = Vec::with_capacity(batches.len());
         let batches = &self.bounded(batches)[..];
         let mut left = self.groups(batches);
@@ -100,7 +96,7 @@ impl<B: Backend> Engine<B> {
         groups
     }
 
-    async fn accept_at_once(&self, now: Option<Timestamp>, batches: &[Batch]) -> Result<Accepted> {
+    async fn accept_at_once(&self, now: Now, batches: &[Batch]) -> Result<Accepted> {
         let jobs: usize = batches.iter().map(|batch| batch.triggers.len()).sum();
         let backoff = || Backoff::of(self.backend.longest_pause(), &self.contention, batches);
         let (accepted, existing) = step!(self, "accept triggers", backoff(), (now, jobs), |step| {
@@ -113,7 +109,7 @@ impl<B: Backend> Engine<B> {
         Ok(accepted)
     }
 
-    pub(crate) async fn start(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    pub(crate) async fn start(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         loop {
             let started = step!(self, "start jobs", (now, 0), |step| step.start(claim).await?);
             if let Started::Claimed(claimed) = started {
@@ -125,7 +121,7 @@ impl<B: Backend> Engine<B> {
     /// Renews leases, as many at once as the backend takes.
     pub(crate) async fn extend_all(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
@@ -149,12 +145,7 @@ impl<B: Backend> Engine<B> {
         Ok(renewed)
     }
 
-    async fn extend(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
+    async fn extend(&self, now: Now, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>> {
         let ids: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
         Ok(step!(self, "renew leases", (now, 0), |step| {
             step.load_jobs(ids.iter().copied()).await?;
@@ -164,7 +155,7 @@ impl<B: Backend> Engine<B> {
 
     pub(crate) async fn end(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
         windows: Windows,
     ) -> Result<Vec<Settled>> {
@@ -175,19 +166,17 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Takes back leases, as many at once as the backend takes.
-    pub(crate) async fn take_all_back(
-        &self,
-        now: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Vec<Lapsed>> {
-        let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
+    pub(crate) async fn take_all_back(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>> {
+        let (mut expired, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
         let (mut windows, mut stuck) = (Windows::Together, BTreeSet::new());
         let mut failed = None;
-        if self.backend.locks() && self.reading(now).await?.lapsed(1, &stuck).await?.is_empty() {
-            return Ok(lapsed);
+        if self.backend.locks()
+            && self.reading(now).await?.expired_leases(1, &stuck).await?.is_empty()
+        {
+            return Ok(expired);
         }
         loop {
-            let share = most.min(limit.saturating_sub(lapsed.len()));
+            let share = most.min(limit.saturating_sub(expired.len()));
             match self.take_back(now, share, windows, &stuck).await {
                 Err(error) if is_too_much(&error) && most > 1 => most /= 2,
                 Err(error) if is_too_much(&error) && windows == Windows::Together => {
@@ -195,7 +184,7 @@ impl<B: Backend> Engine<B> {
                 }
                 Err(error) if is_too_much(&error) => {
                     // One that cannot go back holds up no other.
-                    let next = self.reading(now).await?.lapsed(1, &stuck).await?;
+                    let next = self.reading(now).await?.expired_leases(1, &stuck).await?;
                     let Some(id) = next.first().and_then(job_of) else { return Err(error) };
                     error!(%error, job = %id, "lease cannot be taken back");
                     stuck.insert(id);
@@ -205,10 +194,10 @@ impl<B: Backend> Engine<B> {
                     windows = Windows::Together;
                     let (some, more) = other?;
                     let is_last = (some.len() < share && !more) || share == 0;
-                    lapsed.extend(some);
-                    if is_last || lapsed.len() >= limit {
-                        let failed = failed.filter(|_| lapsed.is_empty());
-                        return failed.map_or(Ok(lapsed), Err);
+                    expired.extend(some);
+                    if is_last || expired.len() >= limit {
+                        let failed = failed.filter(|_| expired.is_empty());
+                        return failed.map_or(Ok(expired), Err);
                     }
                 }
             }
@@ -218,24 +207,24 @@ impl<B: Backend> Engine<B> {
     /// Takes leases back; says, too, whether there may be more although it took few.
     async fn take_back(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         limit: usize,
         windows: Windows,
         stuck: &BTreeSet<JobId>,
-    ) -> Result<(Vec<Lapsed>, bool)> {
+    ) -> Result<(Vec<ExpiredLease>, bool)> {
         Ok(step!(self, "take back leases", (now, 0), |step| {
-            let entries = step.lapsed(limit, stuck).await?;
-            let lapsed: Vec<JobId> = entries.iter().filter_map(job_of).collect();
-            step.load_around(&lapsed).await?;
+            let entries = step.expired_leases(limit, stuck).await?;
+            let expired: Vec<JobId> = entries.iter().filter_map(job_of).collect();
+            step.load_around(&expired).await?;
             let swept = step.sweep_entries(&Index::Leases, &entries).await?;
-            let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
+            let workers = if expired.is_empty() { Vec::new() } else { step.workers().await? };
             step.take_as(windows, |part| (part.reap(workers, limit), swept))
         }))
     }
 
     pub(crate) async fn remove_old(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
@@ -257,11 +246,7 @@ impl<B: Backend> Engine<B> {
 
     /// Keeps in some keys that name the oldest job its result, before it is removed; says whether
     /// there were such.
-    pub(crate) async fn keep_some(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-    ) -> Result<bool> {
+    pub(crate) async fn keep_some(&self, now: Now, retention: &Retention) -> Result<bool> {
         let most = self.share(CHANGES_OF_A_KEY);
         Ok(step!(self, "keep the result of a job", (now, 0), |step| {
             step.load_old(retention, 1).await?;
@@ -272,7 +257,7 @@ impl<B: Backend> Engine<B> {
     /// Fires at most `limit` ticks that are due, of one schedule or of all.
     pub(crate) async fn fire(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         only: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Ticked> {
@@ -290,11 +275,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The same, of one schedule after the other and each a few ticks at a time.
-    pub(crate) async fn fire_one_by_one(
-        &self,
-        now: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Ticked> {
+    pub(crate) async fn fire_one_by_one(&self, now: Now, limit: usize) -> Result<Ticked> {
         let mut step = self.reading(now).await?;
         let due = step.due_schedules(limit).await?;
         let now = step.now;
@@ -343,7 +324,7 @@ impl<B: Backend> Engine<B> {
 
     pub(crate) async fn fire_between(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         (from, to): (Timestamp, Timestamp),
     ) -> Result<u64> {
@@ -358,7 +339,7 @@ impl<B: Backend> Engine<B> {
 
     pub(crate) async fn discard_at_once(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         ids: &[JobId],
         reason: &str,
     ) -> Result<Vec<JobId>> {
@@ -373,13 +354,13 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    pub(crate) async fn restore_one(&self, now: Option<Timestamp>, id: JobId) -> Result<bool> {
+    pub(crate) async fn restore_one(&self, now: Now, id: JobId) -> Result<bool> {
         Ok(step!(self, "restore a job", (now, 0), |step| step.restore(id).await?))
     }
 
     pub(crate) async fn import_at_once(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         exports: &[DeadExport],
     ) -> Result<Vec<Imported>> {
         Ok(step!(self, "import dead jobs", (now, exports.len()), |step| {
@@ -390,7 +371,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// When the next tick is due; none fires.
-    pub(crate) async fn next_tick(&self, now: Option<Timestamp>) -> Result<Ticked> {
+    pub(crate) async fn next_tick(&self, now: Now) -> Result<Ticked> {
         let mut step = self.reading(now).await?;
         let seen = step.scan_one(Scan::first(Index::Plan, 1)).await?;
         let next = seen.entries.first().map(|entry| entry.place.at);
@@ -398,7 +379,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Whether there is such a schedule already.
-    pub(crate) async fn is_set(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<bool> {
+    pub(crate) async fn is_set(&self, now: Now, schedule: &Schedule) -> Result<bool> {
         let mut step = self.reading(now).await?;
         match step.load_schedules([schedule.name.clone()]).await {
             // One that cannot be decoded is replaced.

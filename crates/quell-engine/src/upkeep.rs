@@ -40,7 +40,7 @@ pub(crate) enum Frees {
 
 impl<B: Backend> Step<'_, B> {
     /// The jobs whose leases have expired, in the order in which they did, except those that are `stuck`.
-    pub(crate) async fn lapsed(
+    pub(crate) async fn expired_leases(
         &mut self,
         limit: usize,
         stuck: &BTreeSet<JobId>,

@@ -71,7 +71,7 @@ impl<T: Table> Inner<T> {
             let now = self.below.first().now().await?;
             let mut due: BTreeMap<(QueueName, Timestamp), Vec<JobId>> = BTreeMap::new();
             for job in &page {
-                if let Some(at) = starts_or_lapses(job) {
+                if let Some(at) = starts_or_expires(job) {
                     due.entry((job.queue.clone(), at.max(now))).or_default().push(job.id);
                 }
             }
@@ -90,7 +90,7 @@ impl<T: Table> Inner<T> {
 }
 
 /// When a worker must look at a job. One that waits for its key has a message when it may start.
-fn starts_or_lapses(job: &Job) -> Option<Timestamp> {
+fn starts_or_expires(job: &Job) -> Option<Timestamp> {
     match job.state {
         JobState::Scheduled => (!job.waits).then_some(job.window.due_at),
         JobState::Running => job.lease_until,

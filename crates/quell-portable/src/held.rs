@@ -71,7 +71,7 @@ pub(crate) struct Left {
     /// Whether others may run jobs that no message covers any more.
     pub(crate) watches: bool,
     /// When to see whether their leases have expired.
-    pub(crate) lapse: Option<Timestamp>,
+    pub(crate) expiry: Option<Timestamp>,
 }
 
 /// A batch in flight. After one that failed or was dropped it is unknown whether it started jobs.
@@ -230,12 +230,12 @@ impl Held {
             return Fate::Hold;
         }
         // A worker that has seen that a lease has expired takes it back.
-        let look_at = |lapse| if lapse <= next.now { next.now + AGAIN } else { lapse };
+        let look_at = |expiry| if expiry <= next.now { next.now + AGAIN } else { expiry };
         let left = Left {
             jobs: message.ready.iter().copied().collect(),
             due: next.due,
             watches: message.watches,
-            lapse: next.lapse.filter(|_| message.watches).map(look_at),
+            expiry: next.expiry.filter(|_| message.watches).map(look_at),
         };
         seen.message = None;
         Fate::Done(left)

@@ -127,8 +127,8 @@ impl<T: Table> Inner<T> {
             let again = Notice::new(Some(queue.clone()), now, at);
             self.notices.send(Notice { jobs: left.jobs.clone(), tries, ..again }, now).await?;
         }
-        if let Some(lapse) = left.lapse {
-            let watch = Notice::new(Some(queue.clone()), now, lapse.max(now));
+        if let Some(expiry) = left.expiry {
+            let watch = Notice::new(Some(queue.clone()), now, expiry.max(now));
             self.notices.send(watch, now).await?;
         }
         Ok(())

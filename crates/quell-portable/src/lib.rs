@@ -38,7 +38,7 @@ pub use partitions::Partitions;
 pub use quell_shards::{Layout, Spread};
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 pub use timed::Timed;
-pub use timer::{Delivery, Message, Received, Scheduled, Timer};
+pub use timer::{Delivery, Message, Received, ScheduleResult, Scheduled, Timer};
 
 /// The README's examples run as documentation tests.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use quell_core::{Error, ErrorKind, Result, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::timer::{Delivery, Message, Received, Scheduled, Timer};
+use crate::timer::{Delivery, Message, Received, ScheduleResult, Scheduled, Timer};
 
 /// A timer in memory, whose clock a test moves. Clones are the same timer.
 #[derive(Clone, Debug)]
@@ -228,12 +228,7 @@ impl Timer for MemoryTimer {
         self.lock
     }
 
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> ScheduleResult {
         let mut kept = self.locked();
         if let (Some(name), Some(window)) = (&message.name, self.duplicate_window)
             && kept.is_duplicate(name, window)

@@ -83,7 +83,7 @@ struct Verdict {
     ready: Vec<JobId>,
     later: Vec<(Timestamp, JobId)>,
     missing: Vec<JobId>,
-    has_lapsed: bool,
+    has_expired: bool,
 }
 
 /// What a message says.
@@ -190,7 +190,7 @@ impl<T: Table> Inner<T> {
         }
         // Where a process that held this message has gone, the leases of its jobs expire. Workers take
         // them back once they are awake and have sent a heartbeat (R25).
-        let watches = notice.watches || notice.jobs.is_empty() || verdict.has_lapsed;
+        let watches = notice.watches || notice.jobs.is_empty() || verdict.has_expired;
         if verdict.ready.is_empty() && !watches {
             return self.notices.timer.complete(&delivery).await;
         }
@@ -288,7 +288,7 @@ impl Verdict {
             JobState::Scheduled => self.ready.push(id),
             JobState::Running if runs_here => {}
             // The process that started it has a message of its own.
-            JobState::Running => self.has_lapsed |= job.lease_until.is_some_and(|at| at <= now),
+            JobState::Running => self.has_expired |= job.lease_until.is_some_and(|at| at <= now),
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ use quell_core::checkup::Fact;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Error, ErrorKind, Key, NewTrigger, Operation, Receipt, Result, TaskName,
+    Answer, Batch, Error, ErrorKind, Key, NewTrigger, Now, Operation, Receipt, Result, TaskName,
     Timestamp, When, lacks,
 };
 use quell_engine::Backend;
@@ -111,7 +111,7 @@ impl Native {
     pub(crate) async fn enqueue<T: Table>(
         &self,
         inner: &Inner<T>,
-        now: Option<Timestamp>,
+        now: Now,
         batches: Vec<Batch>,
     ) -> Result<Answer> {
         let ways: Vec<bool> = batches.iter().map(Batch::asks_dedup).collect();

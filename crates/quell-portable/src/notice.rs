@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::held::Held;
-use crate::timer::{Message, Scheduled, Timer};
+use crate::timer::{Message, ScheduleResult, Scheduled, Timer};
 
 /// Jobs that one message names at most.
 pub(crate) const JOBS: usize = 500;
@@ -162,7 +162,7 @@ impl Notices {
         self.schedule(notice, now).await.map(drop)
     }
 
-    async fn schedule(&self, notice: Notice, now: Timestamp) -> Result<Option<Scheduled>> {
+    async fn schedule(&self, notice: Notice, now: Timestamp) -> ScheduleResult {
         let store = notice.store.clone().or_else(|| self.store.get().cloned());
         if store.is_none() {
             let message = "cannot send a notice: the name of its store has not been read";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quell_core::history::Sink;
 use quell_core::{
-    Answer, Capabilities, EndHub, EndNotification, Error, ErrorKind, JobId, Operation, QueueName,
-    Result, Steps, Store, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, dispatch,
+    Answer, Capabilities, EndHub, EndNotification, Error, ErrorKind, JobId, Now, Operation,
+    QueueName, Result, Steps, Store, TaskName, TaskSettings, WakeHub, Wakeups, dispatch,
 };
 use quell_engine::{Engine, caller_error};
 use quell_shards::{Directory, Layout, Sharded, Shards, Spread, check_spread};
@@ -146,7 +146,7 @@ impl<T: Table + Clone> Store for Partitions<T> {
         Capabilities { across_queues: false, ..first.capabilities() }
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         dispatch(&self.sharded, now, operation).await.map_err(caller_error)
     }
 

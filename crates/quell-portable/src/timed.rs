@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::select;
 use quell_core::{
-    Answer, Capabilities, Claim, Claimed, EndNotification, Error, JobId, NextDue, Operation,
-    QueueName, Renewal, Result, Store, Timestamp, WakeHub, Wakeup, Wakeups,
+    Answer, Capabilities, Claim, Claimed, EndNotification, Error, JobId, NextDue, Now, Operation,
+    QueueName, Renewal, Result, Store, WakeHub, Wakeup, Wakeups,
 };
 use quell_engine::Engine;
 use tokio::sync::Notify;
@@ -117,7 +117,7 @@ impl<T: Table> Timed<T> {
         &self.inner
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: Claim) -> Result<Answer> {
+    async fn claim(&self, now: Now, claim: Claim) -> Result<Answer> {
         let Inner { below, notices, .. } = &*self.inner;
         let queue = claim.queue.clone();
         notices.held.serve(std::iter::once(&queue));
@@ -147,7 +147,7 @@ impl<T: Table> Store for Timed<T> {
         Capabilities { push: false, timed: true, ..self.inner.below.capabilities() }
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let Inner { below, notices, .. } = &*self.inner;
         let held = &notices.held;
         if let Some(native) = &self.native {

@@ -63,6 +63,10 @@ impl Scheduled {
     }
 }
 
+/// The answer to a message that is scheduled: what [`Timer::cancel`] takes, where the timer can still
+/// cancel the message.
+pub type ScheduleResult = Result<Option<Scheduled>>;
+
 /// Delivers messages at a time, at least once each, in no order.
 ///
 /// A receiver holds a lock on what it was given; where the lock ends before the message is
@@ -84,12 +88,7 @@ pub trait Timer: Send + Sync + fmt::Debug + 'static {
     /// Delivers `message` at `at` or soon after, never more than a clock's error before. `now` is the
     /// table's time; `at` may lie before it. Returns what [`cancel`](Timer::cancel) takes; none where
     /// the timer cannot cancel the message, as one that is due now or a duplicate.
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>>;
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> ScheduleResult;
 
     /// Removes a message that was not delivered yet. An error of kind
     /// [`NotFound`](quell_core::ErrorKind::NotFound) where it was delivered, is due, or is gone: then

@@ -14,11 +14,12 @@ use quell_core::history::Sink;
 use quell_core::part::{Ids, Notifications};
 use quell_core::{
     Batch, Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location,
-    NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
-    Timestamp, WakeHub,
+    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement,
+    TaskName, Timestamp, WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
+    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally,
+    TasksOf, Time,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -130,7 +131,7 @@ impl PostgresBackend {
         }
     }
 
-    pub(crate) fn asked(&self, now: Option<Timestamp>) -> Asked {
+    pub(crate) fn asked(&self, now: Now) -> Asked {
         Asked { now, seen: Timestamp::from_micros(self.seen.load(Ordering::Relaxed)) }
     }
 
@@ -279,15 +280,11 @@ impl Backend for PostgresBackend {
         Ok(checkup)
     }
 
-    async fn hot_enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+    async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
         Ok(Some((self.enqueue(now, batches).await?, Notifications::default())))
     }
 
-    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+    async fn hot_claim(&self, now: Now, claim: &Claim) -> Taken<Claimed> {
         let claimed = self.claim_due(now, claim).await?;
         if claimed.jobs.is_empty() {
             self.warm_up(std::iter::once((&claim.queue, &claim.tasks))).await;
@@ -295,37 +292,23 @@ impl Backend for PostgresBackend {
         Ok(Some((claimed, Notifications::default())))
     }
 
-    async fn hot_renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Taken<Vec<Renewal>>> {
+    async fn hot_renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Taken<Vec<Renewal>> {
         Ok(Some((self.renew(now, leases, lease).await?, Notifications::default())))
     }
 
-    async fn hot_settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Settled>>> {
+    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
         let settled = self.settle_common(now, settlements).await?;
         Ok(settled.map(|settled| (settled, Notifications::default())))
     }
 
-    async fn hot_next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<Option<NextDue>> {
+    async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {
         let look = self.look(now, (queue, tasks, None), &Places::HEAD).await?;
         Ok(Some(look.line.next()))
     }
 
     async fn hot_peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Option<Vec<NextDue>>> {
         let next = peek(&self.pool, &self.sql, self.asked(now), queues).await?;
@@ -338,11 +321,11 @@ impl Backend for PostgresBackend {
 
     async fn hot_prune(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<Option<Pruned>> {
-        self.remove_expired(now, retention, limit).await.map(Some)
+    ) -> Result<(Pruned, bool)> {
+        Ok((self.remove_expired(now, retention, limit).await?, false))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, Gauge, in_use};
 use quell_core::{Error, Result, StoreId};
+use quell_engine::sql::{JOB_TIMES, TIMES, set_times_back};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -17,8 +18,6 @@ use crate::options::hints_name;
 use crate::row::{get, signed, time, unsigned};
 use crate::sql::Sql;
 
-/// A key that is taken until its job starts or ends expires then: no clock made that.
-const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
 /// Queues, tasks, lanes or partitions, at most: what an integer numbers.
@@ -26,29 +25,9 @@ const MOST_NAMES: u64 = i32::MAX as u64;
 /// Triggers that wait in the inbox and are counted at most.
 const MOST_COUNTED: u64 = 100_000;
 
-const JOB_TIMES: &[&str] = &[
-    "due_at",
-    "first_at",
-    "last_at",
-    "bound_at",
-    "asked_at",
-    "not_before",
-    "started_at",
-    "ended_at",
-];
-
-/// Where store times are kept. The ticks of schedules are set back in their own way.
-const TIMES: &[(&str, &[&str])] = &[
-    ("quell.job", JOB_TIMES),
-    ("quell.ended", JOB_TIMES),
-    ("quell.lease", &["until"]),
-    ("quell.attempt", &["started_at", "ended_at"]),
-    ("quell.hold", &["expires_at"]),
-    ("quell.memory", &["burst_at", "last_at", "started_at", "expires_at"]),
-    ("quell.effect", &["begun_at", "done_at"]),
-    ("quell.idempotency", &["expires_at", "look_at"]),
-    ("quell.unreadable", &["set_aside_at"]),
-];
+/// Where store times are kept that are not in [`TIMES`].
+const OWN_TIMES: [(&str, &[&str]); 3] =
+    [("job", &JOB_TIMES), ("ended", &JOB_TIMES), ("lease", &["until"])];
 
 /// The server's clock and the store's.
 const CLOCKS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
@@ -183,15 +162,8 @@ async fn set_back(db: &mut PgConnection, sql: &Sql) -> Result<ClockReset> {
     let read = sql.query(CLOCKS).fetch_one(&mut *tx).await.map_err(failed)?;
     let reset = ClockReading { host: time(&read, 0)?, mark: time(&read, 1)? }.reset()?;
     let by = reset.from.as_micros().saturating_sub(reset.to.as_micros());
-    for (table, columns) in TIMES {
-        let set: Vec<String> = columns
-            .iter()
-            .map(|c| {
-                format!("{c} = case when {c} > $2 and {c} < {NEVER} then {c} - $1 else {c} end")
-            })
-            .collect();
-        let any: Vec<String> = columns.iter().map(|c| format!("{c} > $2")).collect();
-        let text = format!("update {table} set {} where {}", set.join(", "), any.join(" or "));
+    for (table, columns) in OWN_TIMES.iter().chain(TIMES) {
+        let text = set_times_back(&format!("quell.{table}"), columns, "$1", "$2");
         let moved = sqlx::query(AssertSqlSafe(sql.rewrite(&text)));
         let moved = moved.bind(by).bind(reset.after.as_micros());
         moved.execute(&mut *tx).await.map_err(failed)?;

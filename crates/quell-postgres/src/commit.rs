@@ -256,7 +256,7 @@ impl Tx {
             job: JobId::new(unsigned(id)),
             token: LeaseToken::new(unsigned(draw)),
         }));
-        ended.extend(&step.lapsed);
+        ended.extend(&step.expired);
         self.forget_leases(&ended).await
     }
 

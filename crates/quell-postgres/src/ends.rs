@@ -9,14 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_core::{EndHub, EndNotification, JobId};
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use quell_core::{EndNotification, JobId};
+use quell_engine::EndWaiters;
+use tokio::time::Instant;
 
 use crate::push::Outbox;
 
-/// How long a caller waits before others are notified: most ends that come soon need no notification.
-const PATIENCE: Duration = Duration::from_millis(20);
 /// How often others are notified of a caller that still waits.
 const RENEWED: Duration = Duration::from_secs(30);
 /// How long this process remembers that others wait for a job, unless they repeat it.
@@ -28,29 +26,25 @@ const MOST: usize = 10_000;
 /// Who waits for ends.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    here: Arc<EndHub>,
+    here: EndWaiters,
     elsewhere: Mutex<Elsewhere>,
-    /// Someone here has begun to wait.
-    begun: Notify,
 }
 
 impl Ends {
     /// Waits here for the end of a job.
     pub(crate) fn wait_for(&self, job: JobId) -> EndNotification {
-        let ended = self.here.wait_for(job);
-        self.begun.notify_one();
-        ended
+        self.here.wait_for(job)
     }
 
     /// Whether anyone waits for any job.
     pub(crate) fn are_awaited(&self) -> bool {
-        self.here.is_awaited() || !self.elsewhere().known_until.is_empty()
+        self.here.hub().is_awaited() || !self.elsewhere().known_until.is_empty()
     }
 
     /// Notifies callers that wait here that this process ended these jobs; returns the jobs whose ends
     /// other processes must be notified of.
     pub(crate) fn ended_here(&self, jobs: &[JobId]) -> Vec<JobId> {
-        self.here.notify(jobs.iter().copied());
+        self.here.hub().notify(jobs.iter().copied());
         self.elsewhere().take(jobs, Instant::now())
     }
 
@@ -61,12 +55,12 @@ impl Ends {
 
     /// Others have ended these jobs.
     pub(crate) fn ended_elsewhere(&self, jobs: Vec<JobId>) {
-        self.here.notify(jobs);
+        self.here.hub().notify(jobs);
     }
 
     /// It is unknown which jobs others have ended: all callers that wait here are notified.
     pub(crate) fn lost_touch(&self) {
-        self.here.tell_all();
+        self.here.hub().tell_all();
     }
 
     fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
@@ -79,14 +73,8 @@ impl Ends {
 pub(crate) async fn ask(ends: Arc<Ends>, outbox: Arc<Outbox>) {
     let mut asked = Asked::default();
     loop {
-        let begun = ends.begun.notified();
-        match asked.renewal() {
-            None => begun.await,
-            // Both mean to look again.
-            Some(at) => drop(timeout_at(at, begun).await),
-        }
-        sleep(PATIENCE).await;
-        outbox.put_waits(asked.news(ends.here.awaited(), Instant::now()));
+        ends.here.begun(asked.renewal()).await;
+        outbox.put_waits(asked.news(ends.here.hub().awaited(), Instant::now()));
     }
 }
 

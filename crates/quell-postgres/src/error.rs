@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quell_core::{Error, ErrorKind};
+pub(crate) use quell_engine::sql::corrupt;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 /// SQLSTATE codes, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
@@ -271,11 +272,6 @@ fn classify_code(code: &str) -> (ErrorKind, &'static str) {
         }
         _ => (ErrorKind::Internal, "PostgreSQL refused a statement"),
     }
-}
-
-/// A row that breaks an invariant.
-pub(crate) fn corrupt(what: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{what}: a row holds what Quell never wrote"))
 }
 
 #[cfg(test)]

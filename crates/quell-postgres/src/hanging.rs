@@ -3,21 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_core::effect::Done;
 use quell_core::{
-    Attempt, AttemptOutcome, Effect, EffectName, JobId, JobState, Key, LeaseToken, Origin, Past,
-    Payload, Result, Timestamp, UnreadableJob,
+    Attempt, AttemptOutcome, Effect, JobId, JobState, LeaseToken, Origin, Past, Result, Timestamp,
+    UnreadableJob,
 };
+use quell_engine::sql::effect_values;
 use quell_engine::{Row, RowName};
 use sqlx::postgres::PgRow;
 
 use crate::backend::PostgresBackend;
 use crate::load::numbers;
 use crate::names::Names;
-use crate::row::{decode_attempt, get, optional_time, signed, time, unsigned};
+use crate::row::{decode_attempt, decode_effect, decode_past, get, signed, time, unsigned};
 use crate::step::Step;
 use crate::tx::Tx;
-use crate::write::storable;
+use crate::write::{bind, storable};
 
 /// Attempts of the jobs `$1`, with the job at the end.
 pub(crate) const ATTEMPTS: &str =
@@ -262,18 +262,8 @@ impl Tx {
             let known = step.effects.get(job).map(Vec::as_slice).unwrap_or_default();
             let changed = effects.iter().flatten().filter(|effect| !known.contains(effect));
             for effect in changed {
-                let done = effect.done.as_ref();
-                let query = self
-                    .sql
-                    .query(PUT)
-                    .bind(signed(job.get()))
-                    .bind(effect.name.as_str().to_owned())
-                    .bind(effect.key.as_str().to_owned())
-                    .bind(effect.begun_at.as_micros())
-                    .bind(signed(effect.begun_by.get()))
-                    .bind(done.map(|done| done.at.as_micros()))
-                    .bind(done.map(|done| signed(done.by.get())))
-                    .bind(done.map(|done| done.result.as_str().to_owned()));
+                let query = self.sql.query(PUT).bind(signed(job.get()));
+                let query = effect_values(effect).into_iter().fold(query, bind);
                 self.run("record an effect", query).await?;
             }
         }
@@ -355,35 +345,6 @@ impl Tx {
         }
         Ok(())
     }
-}
-
-/// A row of [`EFFECTS`].
-pub(crate) fn decode_effect(row: &PgRow) -> Result<Effect> {
-    let (name, key): (&str, &str) = (get(row, 0)?, get(row, 1)?);
-    let by = |number: i64| LeaseToken::new(unsigned(number));
-    let done: (Option<Timestamp>, Option<i64>, Option<&str>) =
-        (optional_time(row, 4)?, get(row, 5)?, get(row, 6)?);
-    let done = match done {
-        (Some(at), Some(token), Some(result)) => {
-            Some(Done { at, by: by(token), result: Payload::from_stored(result) })
-        }
-        _ => None,
-    };
-    Ok(Effect {
-        name: EffectName::new(name)?,
-        key: Key::new(key)?,
-        begun_at: time(row, 2)?,
-        begun_by: by(get(row, 3)?),
-        done,
-    })
-}
-
-/// A row of [`PASTS`].
-pub(crate) fn decode_past(row: &PgRow) -> Result<Past> {
-    let original: Option<&str> = get(row, 0)?;
-    let job = get::<Option<i64>, _>(row, 1)?.map(|id| JobId::new(unsigned(id)));
-    let origin = job.zip(optional_time(row, 2)?).map(|(job, first_at)| Origin { job, first_at });
-    Ok(Past { original: original.map(Payload::from_stored), origin })
 }
 
 fn decode_unreadable(row: &PgRow, names: &Names) -> Result<UnreadableJob> {

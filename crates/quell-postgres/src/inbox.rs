@@ -4,7 +4,10 @@
 //! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
 //! open delays no other call.
 
-use quell_core::{Batch, Lease, Location, Payload, QueueName, Result, Timestamp, in_savepoint};
+use quell_core::{
+    Batch, Lease, Location, Now, Payload, QueueName, Result, Timestamp, in_savepoint,
+};
+use quell_engine::sql::{Inbox, Refused};
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -81,7 +84,7 @@ pub async fn settle_in(
     db: &mut PgConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
 ) -> Result<()> {
     end(db, store, lease, now, None).await
 }
@@ -94,7 +97,7 @@ pub async fn settle_in_with(
     db: &mut PgConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
     output: &Payload,
 ) -> Result<()> {
     end(db, store, lease, now, Some(output)).await
@@ -104,7 +107,7 @@ async fn end(
     db: &mut PgConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
     output: Option<&Payload>,
 ) -> Result<()> {
     const WHAT: &str = "settle in the transaction";
@@ -250,38 +253,28 @@ impl Tx {
         let has_more = rows.first().map_or(Ok(false), |row| get(row, 2))?;
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
-            taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
-        }
-        let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
-        for (id, text) in taken {
-            if let Some(queue) = wake_up(text) {
-                self.news.wake(&queue, Timestamp::MIN);
-                continue;
-            }
-            match Batch::from_inbox(text) {
-                Ok(batch) => {
-                    batches.push(batch);
-                    sources.push((id, text));
-                }
-                Err(why) => self.refuse_inbox(id, text, why).await?,
+            let (id, text) = (get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?);
+            match wake_up(text) {
+                Some(queue) => self.news.wake(&queue, Timestamp::MIN),
+                None => taken.push((id, text)),
             }
         }
-        let answers = self.accept_promised(&batches).await?;
-        for ((id, text), answer) in sources.into_iter().zip(answers) {
-            // R19: no caller waits for this answer, so a conflict is kept where an operator finds it.
-            if let Err(error) = answer {
-                self.refuse_inbox(id, text, error.to_string()).await?;
-            }
-        }
+        let (inbox, undecoded) = Inbox::decode(taken);
+        self.refuse_inbox(undecoded).await?;
+        let answers = self.accept_promised(&inbox.batches).await?;
+        self.refuse_inbox(inbox.refused_by(answers)).await?;
         Ok(has_more)
     }
 
-    /// Keeps a row that cannot be folded, out of the way, with the reason.
-    async fn refuse_inbox(&mut self, id: i64, text: &str, why: String) -> Result<()> {
+    /// Keeps rows that cannot be folded, out of the way, with the reasons.
+    async fn refuse_inbox(&mut self, refused: Vec<Refused<'_>>) -> Result<()> {
         const KEEP: &str = "insert into quell.inbox (id, triggers, refused)
                             overriding system value values ($1, $2, $3)";
-        error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
-        let query = self.sql.query(KEEP).bind(id).bind(text.to_owned()).bind(why);
-        self.run("set an inbox row aside", query).await
+        for Refused { id, triggers, why } in refused {
+            error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
+            let query = self.sql.query(KEEP).bind(id).bind(triggers.to_owned()).bind(why);
+            self.run("set an inbox row aside", query).await?;
+        }
+        Ok(())
     }
 }

@@ -68,7 +68,7 @@ macro_rules! lease_until {
 pub(crate) use lease_until;
 
 /// When the first lease expires; where a shared row is left over, this may be too early.
-macro_rules! first_lapse {
+macro_rules! first_expiry {
     () => {
         "(select x.until from quell.lease x order by x.until limit 1)"
     };
@@ -81,7 +81,7 @@ macro_rules! first_lapse {
         )
     };
 }
-pub(crate) use first_lapse;
+pub(crate) use first_expiry;
 
 /// The time `$now`, and `until` when a lease of the length `$length` lasts that begins then.
 macro_rules! until {
@@ -99,17 +99,27 @@ macro_rules! until {
 }
 pub(crate) use until;
 
-/// Gives the jobs `started` one lease, until `clock.until`. No lease has the draw `$draw` yet: where
-/// another call is giving it one, the statement fails with a conflict.
-macro_rules! grant_new {
-    ($draw:literal) => {
+/// The rest of a statement that gives the jobs `started` one lease of the draw `$draw`, until
+/// `clock.until`, and goes on with `$more`.
+macro_rules! grant_shared {
+    ($draw:literal, $more:expr) => {
         concat!(
             "granted as (
                  insert into quell.lease (draw, job_id, until)
                  select ",
             $draw,
-            ", 0, c.until from clock c where exists (select from started))"
+            ", 0, c.until from clock c where exists (select from started)",
+            $more
         )
+    };
+}
+pub(crate) use grant_shared;
+
+/// Gives the jobs `started` one lease, until `clock.until`. No lease has the draw `$draw` yet: where
+/// another call is giving it one, the statement fails with a conflict.
+macro_rules! grant_new {
+    ($draw:literal) => {
+        $crate::leases::grant_shared!($draw, ")")
     };
 }
 pub(crate) use grant_new;
@@ -119,20 +129,19 @@ pub(crate) use grant_new;
 /// whose draw another has drawn.
 macro_rules! grant {
     ($draw:literal) => {
-        concat!(
-            "granted as (
-                 insert into quell.lease (draw, job_id, until)
-                 select ",
+        $crate::leases::grant_shared!(
             $draw,
-            ", 0, c.until from clock c where exists (select from started)
+            concat!(
+                "
                      on conflict (draw, job_id) do nothing
               returning draw),
              granted_apart as (
                  insert into quell.lease (draw, job_id, until)
                  select ",
-            $draw,
-            ", s.id, c.until from started s, clock c where not exists (select from granted)
+                $draw,
+                ", s.id, c.until from started s, clock c where not exists (select from granted)
                      on conflict (draw, job_id) do update set until = excluded.until)"
+            )
         )
     };
 }
@@ -201,10 +210,10 @@ macro_rules! forget {
 pub(crate) use forget;
 
 /// Checks, without writing, whether a lease has expired.
-pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
-    const LAPSED: &str =
-        concat!("select coalesce(", first_lapse!(), " <= quell.peek($1, $2), false)");
-    let rows = read(pool, sql, "look for expired leases", asked.bind(sql.query(LAPSED))).await?;
+pub(crate) async fn has_expired(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
+    const EXPIRED: &str =
+        concat!("select coalesce(", first_expiry!(), " <= quell.peek($1, $2), false)");
+    let rows = read(pool, sql, "look for expired leases", asked.bind(sql.query(EXPIRED))).await?;
     get(first(&rows)?, 0)
 }
 
@@ -324,7 +333,7 @@ pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Leas
 
 /// A lease that expired and was locked.
 #[derive(Clone, Copy, Debug)]
-struct LapsedRow {
+struct ExpiredRow {
     until: i64,
     draw: i64,
     /// 0 for one that jobs share.
@@ -334,7 +343,7 @@ struct LapsedRow {
 impl PostgresBackend {
     /// Locks jobs whose leases expired by then, the oldest first, `limit` at most. Rows that another call
     /// holds are skipped. The step keeps the leases that it locked for them.
-    pub(crate) async fn lock_lapsed(
+    pub(crate) async fn lock_expired(
         &self,
         step: &mut Step,
         by: Timestamp,
@@ -342,7 +351,7 @@ impl PostgresBackend {
     ) -> Result<Vec<(Timestamp, JobId)>> {
         let (mut jobs, mut rows) = (Vec::new(), Vec::new());
         loop {
-            let found = self.lock_lapsed_rows(step, (by, limit), rows.last().copied()).await?;
+            let found = self.lock_expired_rows(step, (by, limit), rows.last().copied()).await?;
             let is_full = found.len() >= most_rows(limit);
             if !found.is_empty() {
                 jobs = self.lock_jobs_of(step, &found, limit).await?;
@@ -350,33 +359,34 @@ impl PostgresBackend {
             rows.extend(found);
             // A full page may be of jobs that others hold, or of leases that were left behind.
             if !jobs.is_empty() || !is_full {
-                let of = |row: LapsedRow| Lease {
+                let of = |row: ExpiredRow| Lease {
                     job: JobId::new(unsigned(row.job)),
                     token: LeaseToken::new(unsigned(row.draw)),
                 };
-                step.lapsed.extend(rows.into_iter().map(of));
+                step.expired.extend(rows.into_iter().map(of));
                 return Ok(jobs);
             }
         }
     }
 
-    async fn lock_lapsed_rows(
+    async fn lock_expired_rows(
         &self,
         step: &mut Step,
         (by, limit): (Timestamp, usize),
-        after: Option<LapsedRow>,
-    ) -> Result<Vec<LapsedRow>> {
+        after: Option<ExpiredRow>,
+    ) -> Result<Vec<ExpiredRow>> {
         const ROWS: &str = "select x.until, x.draw, x.job_id from quell.lease x
               where x.until <= $1 and x.until >= $3 and (x.until, x.draw, x.job_id) > ($3, $4, $5)
               order by x.until, x.draw, x.job_id limit $2
                 for update skip locked";
-        let LapsedRow { until, draw, job } =
-            after.unwrap_or(LapsedRow { until: i64::MIN, draw: i64::MIN, job: i64::MIN });
+        let ExpiredRow { until, draw, job } =
+            after.unwrap_or(ExpiredRow { until: i64::MIN, draw: i64::MIN, job: i64::MIN });
         let rows = i64::try_from(most_rows(limit)).unwrap_or(i64::MAX);
         let query = self.sql.query(ROWS).bind(by.as_micros()).bind(rows);
         let query = query.bind(until).bind(draw).bind(job);
         let rows = step.fetch(self, "lock expired leases", query).await?;
-        let of = |row| Ok(LapsedRow { until: get(row, 0)?, draw: get(row, 1)?, job: get(row, 2)? });
+        let of =
+            |row| Ok(ExpiredRow { until: get(row, 0)?, draw: get(row, 1)?, job: get(row, 2)? });
         rows.iter().map(of).collect()
     }
 
@@ -384,7 +394,7 @@ impl PostgresBackend {
     async fn lock_jobs_of(
         &self,
         step: &mut Step,
-        rows: &[LapsedRow],
+        rows: &[ExpiredRow],
         limit: usize,
     ) -> Result<Vec<(Timestamp, JobId)>> {
         const JOBS: &str = concat!(
@@ -417,7 +427,7 @@ impl PostgresBackend {
               order by d.until, j.id limit $4
                 for update of j skip locked"
         );
-        let column = |of: fn(&LapsedRow) -> i64| rows.iter().map(of).collect::<Vec<_>>();
+        let column = |of: fn(&ExpiredRow) -> i64| rows.iter().map(of).collect::<Vec<_>>();
         let query = self.sql.query(JOBS).bind(column(|row| row.until)).bind(column(|row| row.draw));
         let query = query.bind(column(|row| row.job));
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));

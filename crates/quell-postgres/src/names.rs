@@ -22,14 +22,7 @@ use crate::sql::{PgQuery, Sql};
 use crate::tx::{read, repeatable};
 
 /// What a lane's number stands for.
-#[derive(Debug)]
-pub(crate) struct Lane {
-    pub(crate) id: i32,
-    pub(crate) task_id: i32,
-    pub(crate) queue: QueueName,
-    pub(crate) task: TaskName,
-    pub(crate) priority: Priority,
-}
+pub(crate) type Lane = quell_engine::sql::Lane<i32>;
 
 /// The names of a lane.
 pub(crate) type LaneNames = (QueueName, TaskName, Priority);

@@ -13,10 +13,13 @@ use tracing::{error, warn};
 use crate::alerts::{decode_overview, overview_lanes, overview_query};
 use crate::bounded::Bounded;
 use crate::error::explain;
-use crate::hanging::{ATTEMPTS, EFFECTS, PASTS, decode_effect, decode_past};
+use crate::hanging::{ATTEMPTS, EFFECTS, PASTS};
 use crate::leases::lease_until;
 use crate::names::Names;
-use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
+use crate::row::{
+    blocked, decode, decode_attempt, decode_effect, decode_past, get, job_columns, lane_of, signed,
+    unsigned,
+};
 use crate::schedules::{decode_tick, ticks_query};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::Asked;

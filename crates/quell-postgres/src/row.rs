@@ -2,17 +2,13 @@
 //!
 //! Reading only; `write` is the other way.
 
-use quell_core::job::Shape;
-use quell_core::trace::Traces;
-use quell_core::window::{DueReason, Window};
-use quell_core::{
-    Attempt, AttemptOutcome, Error, Job, JobId, JobState, Key, LeaseToken, Payload, Result,
-    Timestamp, WorkerId,
-};
+use quell_core::{Attempt, Effect, Job, JobId, Past, Result, Timestamp};
+use quell_engine::sql::{self, Places, unreadable_row};
+pub(crate) use quell_engine::sql::{signed, unsigned};
 use sqlx::postgres::PgRow;
 use sqlx::{ColumnIndex, Decode, Postgres, Row, Type};
 
-use crate::error::{corrupt, explain};
+use crate::error::explain;
 use crate::names::Names;
 
 /// Whether an attempt of the key of the waiting job `j` runs, or an older window of it waits, so that
@@ -107,15 +103,6 @@ pub(crate) const JOB_COLUMNS: usize = 29;
 /// The place of the time of a job's end among [`job_columns`].
 pub(crate) const ENDED_AT: usize = 20;
 
-/// PostgreSQL's numbers are signed; ids and counts of Quell never reach the sign.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 /// A column's value.
 pub(crate) fn get<'r, T, I>(row: &'r PgRow, index: I) -> Result<T>
 where
@@ -133,79 +120,42 @@ pub(crate) fn optional_time(row: &PgRow, index: usize) -> Result<Option<Timestam
     Ok(get::<Option<i64>, _>(row, index)?.map(Timestamp::from_micros))
 }
 
+/// A row whose columns the shared decoding reads.
+pub(crate) struct Columns<'r>(pub(crate) &'r PgRow);
+
+impl<'r, T> sql::Get<T> for Columns<'r>
+where
+    T: Decode<'r, Postgres> + Type<Postgres>,
+{
+    fn get(&self, place: usize) -> Result<T> {
+        get(self.0, place)
+    }
+}
+
+impl<'r> sql::Columns<'r> for Columns<'r> {
+    fn count(&self, place: usize) -> Result<u32> {
+        count(self.0, place)
+    }
+
+    fn code(&self, place: usize) -> Result<Option<u8>> {
+        Ok(u8::try_from(get::<i16, _>(self.0, place)?).ok())
+    }
+}
+
 /// A row of [`job_columns`] as a job.
 ///
 /// Fails with `Corrupt`, naming the job, where the row holds what Quell never wrote.
 pub(crate) fn decode(row: &PgRow, names: &Names) -> Result<Job> {
+    const PLACES: Places = Places { partition: 25, payload: 26 };
     let id = JobId::new(unsigned(get(row, 0)?));
-    decode_known(id, row, names).map_err(|error| broken(id, &error))
+    let decoded = lane_of(row)
+        .and_then(|lane| sql::decode_job(&Columns(row), id, names.lane(lane).as_deref(), PLACES));
+    decoded.map_err(|error| unreadable_row(id, &error))
 }
 
 /// The number of a job's lane.
 pub(crate) fn lane_of(row: &PgRow) -> Result<i32> {
     get(row, 1)
-}
-
-/// The error of a row that cannot be decoded, which names its job.
-pub(crate) fn broken(id: JobId, error: &Error) -> Error {
-    let why = std::error::Error::source(error).map_or_else(String::new, |e| format!(" ({e})"));
-    Error::unreadable(id, format_args!("{error}{why}"))
-}
-
-fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
-    let lane = names.lane(get(row, 1)?).ok_or_else(|| corrupt("lane"))?;
-    let state = code(row, 2)?.and_then(JobState::from_code).ok_or_else(|| corrupt("state"))?;
-    let shape: Option<&str> = get(row, 24)?;
-    let shape = shape.map(serde_json::from_str::<Shape>).transpose();
-    let key: Option<&str> = get(row, 17)?;
-    let worker: Option<&str> = get(row, 22)?;
-    let partition: Option<&str> = get(row, 25)?;
-    let payload: Option<&str> = get(row, 26)?;
-    Ok(Job {
-        id,
-        task: lane.task.clone(),
-        queue: lane.queue.clone(),
-        priority: lane.priority,
-        state,
-        waits: get(row, 3)?,
-        window: decode_window(row)?,
-        suppressed: unsigned(get(row, 12)?),
-        attempt: count(row, 13)?,
-        failures: count(row, 14)?,
-        token: LeaseToken::new(unsigned(get(row, 15)?)),
-        lapses: count(row, 16)?,
-        key: key.map(Key::new).transpose()?,
-        partition: partition.map(Key::new).transpose()?,
-        lease_until: optional_time(row, 18)?,
-        started_at: optional_time(row, 19)?,
-        ended_at: optional_time(row, ENDED_AT)?,
-        absorbed_by: get::<Option<i64>, _>(row, 21)?.map(|id| JobId::new(unsigned(id))),
-        worker: worker.map(WorkerId::new).transpose()?,
-        error: get(row, 23)?,
-        shape: shape.map_err(|error| corrupt(format_args!("shape: {error}")))?.unwrap_or_default(),
-        payload: Payload::from_stored(payload.unwrap_or_default()),
-        output: get::<Option<&str>, _>(row, 27)?.map(Payload::from_stored),
-        traces: traces(row, 28)?,
-    })
-}
-
-/// The trace contexts of a job (R42).
-pub(crate) fn traces(row: &PgRow, index: usize) -> Result<Traces> {
-    Ok(get::<Option<&str>, _>(row, index)?.map(Traces::from_stored).unwrap_or_default())
-}
-
-fn decode_window(row: &PgRow) -> Result<Window> {
-    let first_at = time(row, 5)?;
-    Ok(Window {
-        first_at,
-        due_at: time(row, 4)?,
-        last_at: optional_time(row, 6)?.unwrap_or(first_at),
-        bound_at: optional_time(row, 7)?,
-        asked_at: optional_time(row, 8)?.unwrap_or(Timestamp::MIN),
-        not_before: optional_time(row, 9)?.unwrap_or(Timestamp::MIN),
-        reason: code(row, 10)?.and_then(DueReason::from_code).ok_or_else(|| corrupt("reason"))?,
-        triggers: unsigned(get(row, 11)?),
-    })
 }
 
 /// A count, which PostgreSQL keeps signed.
@@ -218,20 +168,17 @@ pub(crate) fn signed_count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-fn code(row: &PgRow, index: usize) -> Result<Option<u8>> {
-    Ok(u8::try_from(get::<i16, _>(row, index)?).ok())
+/// A row of `quell.attempt`, as [`sql::decode_attempt`] reads it.
+pub(crate) fn decode_attempt(row: &PgRow) -> Result<Attempt> {
+    sql::decode_attempt(&Columns(row))
 }
 
-/// A row of the attempts: token, worker, started_at, ended_at, outcome, error.
-pub(crate) fn decode_attempt(row: &PgRow) -> Result<Attempt> {
-    let worker: &str = get(row, 1)?;
-    let outcome = code(row, 4)?.and_then(AttemptOutcome::from_code);
-    Ok(Attempt {
-        token: LeaseToken::new(unsigned(get(row, 0)?)),
-        worker: WorkerId::new(worker)?,
-        started_at: time(row, 2)?,
-        ended_at: optional_time(row, 3)?,
-        outcome: Some(outcome.ok_or_else(|| corrupt("the outcome of an attempt"))?),
-        error: get(row, 5)?,
-    })
+/// A row of `quell.effect`, as [`sql::decode_effect`] reads it.
+pub(crate) fn decode_effect(row: &PgRow) -> Result<Effect> {
+    sql::decode_effect(&Columns(row))
+}
+
+/// A row of `quell.past`, as [`sql::decode_past`] reads it.
+pub(crate) fn decode_past(row: &PgRow) -> Result<Past> {
+    sql::decode_past(&Columns(row))
 }

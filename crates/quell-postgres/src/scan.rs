@@ -28,7 +28,7 @@ impl PostgresBackend {
         match &scan.index {
             Index::Of(id) => Ok(self.names_of_jobs(step, &[*id]).await?.pop().unwrap_or_default()),
             Index::Closed(key) => self.closed_windows(step, key, scan.limit).await,
-            Index::Leases if step.writes() => self.lapsed_leases(step, scan).await,
+            Index::Leases if step.writes() => self.expired_leases(step, scan).await,
             Index::Plan => self.planned(step, scan).await,
             Index::Fired(schedule) => self.fired(step, schedule, scan).await,
             Index::Unreadable => self.asides(step, scan).await,
@@ -51,13 +51,14 @@ impl PostgresBackend {
 
     /// Jobs by when their leases expire, locked with them. Rows that another call holds are skipped: it
     /// may be a caller's transaction that ends the job.
-    async fn lapsed_leases(&self, step: &mut Step, scan: &Scan) -> Result<Seen> {
-        let lapsed = self.lock_lapsed(step, scan.to.unwrap_or(Timestamp::MAX), scan.limit).await?;
+    async fn expired_leases(&self, step: &mut Step, scan: &Scan) -> Result<Seen> {
+        let expired =
+            self.lock_expired(step, scan.to.unwrap_or(Timestamp::MAX), scan.limit).await?;
         let entry = |(until, id)| {
             let (place, name) = (Place::at(until), RowName::Job(id));
             Entry { place, name, note: None }
         };
-        let entries: Vec<Entry> = lapsed.into_iter().map(entry).collect();
+        let entries: Vec<Entry> = expired.into_iter().map(entry).collect();
         Ok(Seen { more: entries.len() >= scan.limit, entries })
     }
 

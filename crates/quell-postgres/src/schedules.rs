@@ -5,15 +5,16 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::schedule::{RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy};
+use quell_core::schedule::{RECORD, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy};
 use quell_core::{JobId, Result, ScheduleName, Timestamp};
+use quell_engine::sql::decode_schedule;
 use quell_engine::{Entry, Place, Row, RowName, Scan, Seen};
 use sqlx::postgres::PgRow;
 
 use crate::backend::PostgresBackend;
 use crate::connections::Connections;
 use crate::error::corrupt;
-use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::row::{Columns, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::step::Step;
 use crate::tx::{Asked, Tx, first, read};
@@ -80,7 +81,7 @@ impl PostgresBackend {
                 self.read_clock(step).await?;
             }
             for row in &rows {
-                let info = decode_schedule(row)?;
+                let info = decode_schedule(&Columns(row))?;
                 let name = info.schedule.name.clone();
                 found.push((RowName::Schedule(name), Row::Schedule(Box::new(info))));
             }
@@ -256,14 +257,4 @@ impl Tx {
         }
         Ok(())
     }
-}
-
-/// A row of a schedule.
-fn decode_schedule(row: &PgRow) -> Result<ScheduleInfo> {
-    let name: &str = get(row, 0)?;
-    let schedule: Schedule = serde_json::from_str(get(row, 1)?)
-        .map_err(|error| corrupt(format_args!("schedule {name}: {error}")))?;
-    let state = if get(row, 2)? { ScheduleState::Paused } else { ScheduleState::Active };
-    let (last, next) = (optional_time(row, 4)?, optional_time(row, 5)?);
-    Ok(ScheduleInfo { schedule, state, handled: time(row, 3)?, last, next })
 }

@@ -59,7 +59,7 @@ pub(crate) struct Step {
     /// All rows that it has loaded and that were there.
     pub(crate) there: BTreeSet<RowName>,
     /// Leases that expired and are locked: their tokens have the draw and nothing else.
-    pub(crate) lapsed: Vec<Lease>,
+    pub(crate) expired: Vec<Lease>,
 }
 
 impl Step {
@@ -78,7 +78,7 @@ impl Step {
             effects: BTreeMap::new(),
             queues: BTreeMap::new(),
             there: BTreeSet::new(),
-            lapsed: Vec::new(),
+            expired: Vec::new(),
         }
     }
 

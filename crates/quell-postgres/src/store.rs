@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use quell_core::history::{Event, History, Sink};
 use quell_core::{
-    Answer, Capabilities, EndNotification, Error, JobId, Location, Operation, Result, Store,
+    Answer, Capabilities, EndNotification, Error, JobId, Location, Now, Operation, Result, Store,
     Timestamp, Wakeups, unreadable,
 };
 use quell_engine::Engine;
@@ -97,7 +97,7 @@ impl Store for PostgresStore {
         Some(&self.backend().location)
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let claims = matches!(operation, Operation::Claim { .. });
         let mut tries = 0;
         loop {

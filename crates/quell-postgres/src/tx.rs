@@ -10,7 +10,7 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::touched::TaskKey;
 use quell_core::trigger::Priority;
-use quell_core::{Job, JobId, Key, QueueName, Result, TaskName, Timestamp};
+use quell_core::{Job, JobId, Key, Now, QueueName, Result, TaskName, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Execute, SqlStr};
 use tokio::sync::{Mutex, MutexGuard};
@@ -134,7 +134,7 @@ impl Outgoing {
 /// The store's time: asked for, or the server's clock; and what this process has seen (R38).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    pub(crate) now: Option<Timestamp>,
+    pub(crate) now: Now,
     pub(crate) seen: Timestamp,
 }
 
@@ -457,14 +457,7 @@ pub(crate) async fn read(
     what: &'static str,
     query: PgQuery,
 ) -> Result<Vec<PgRow>> {
-    if !sql.is_persistent() {
-        let mut open = Open::begin(pool, sql).await?;
-        let rows = open.fetch(what, query).await?;
-        open.roll_back().await;
-        return Ok(rows);
-    }
-    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
-    run_again(pool, what, &statement, |_, error| is_lost_soon(error), explain).await
+    run_idempotent(pool, sql, (what, query), Ending::RollBack).await
 }
 
 /// Runs a statement that is a transaction of its own, and that may be run twice as well as once: it
@@ -475,16 +468,36 @@ pub(crate) async fn repeatable(
     what: &'static str,
     query: PgQuery,
 ) -> Result<Vec<PgRow>> {
-    if !sql.is_persistent() {
-        let mut open = Open::begin(pool, sql).await?;
-        let rows = open.fetch(what, query).await?;
-        let committed = open.0.execute(sqlx::raw_sql("commit")).await;
-        committed.map_err(|e| explain(what, e))?;
-        open.0.release();
-        return Ok(rows);
+    run_idempotent(pool, sql, (what, query), Ending::Commit).await
+}
+
+/// How a transaction of a statement that may be run twice ends.
+enum Ending {
+    RollBack,
+    Commit,
+}
+
+async fn run_idempotent(
+    pool: &Connections,
+    sql: &Sql,
+    (what, query): (&'static str, PgQuery),
+    ending: Ending,
+) -> Result<Vec<PgRow>> {
+    if sql.is_persistent() {
+        let statement = Statement::of(query).map_err(|e| explain(what, e))?;
+        return run_again(pool, what, &statement, |_, error| is_lost_soon(error), explain).await;
     }
-    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
-    run_again(pool, what, &statement, |_, error| is_lost_soon(error), explain).await
+    let mut open = Open::begin(pool, sql).await?;
+    let rows = open.fetch(what, query).await?;
+    match ending {
+        Ending::RollBack => open.roll_back().await,
+        Ending::Commit => {
+            let committed = open.0.execute(sqlx::raw_sql("commit")).await;
+            committed.map_err(|e| explain(what, e))?;
+            open.0.release();
+        }
+    }
+    Ok(rows)
 }
 
 /// Runs a statement, and again on another connection after a failure that `may_repeat`. Every other

@@ -13,6 +13,7 @@ use quell_core::job::Shape;
 use quell_core::trace::TraceContext;
 use quell_core::trigger::When;
 use quell_core::{Job, JobId, NewTrigger, Result, Timestamp};
+use quell_engine::sql::Value;
 use serde::Serialize;
 
 use crate::counts::counts_itself;
@@ -148,13 +149,8 @@ impl Tx {
             .bind(column(&jobs, |_, lane| lane.id))
             .bind(column(&jobs, |_, lane| lane.task_id))
             .bind(column(&jobs, |job, _| job.window.due_at.as_micros()))
-            .bind(column(&jobs, |job, _| job.window.first_at.as_micros()))
-            .bind(column(&jobs, |job, _| job.window.bound_at.map(Timestamp::as_micros)))
-            .bind(column(&jobs, |job, _| unless_min(job.window.asked_at)))
-            .bind(column(&jobs, |job, _| unless_min(job.window.not_before)))
-            .bind(column(&jobs, |job, _| i16::from(job.window.reason.code())))
-            .bind(column(&jobs, |job, _| signed(job.window.triggers)))
-            .bind(column(&jobs, |job, _| signed(job.suppressed)))
+            .bind(column(&jobs, |job, _| job.window.first_at.as_micros()));
+        let query = bind_windows(query, &jobs)
             .bind(column(&jobs, |job, _| job.shape.overlap))
             .bind(column(&jobs, |job, _| period(&job.shape)))
             .bind(column(&jobs, |job, _| job.key.as_ref().map(|key| key.as_str().to_owned())))
@@ -206,13 +202,8 @@ impl Tx {
                 .bind(column(&jobs, |job, _| signed(job.id.get())))
                 .bind(column(&jobs, |_, lane| lane.id))
                 .bind(column(&jobs, |job, _| job.window.due_at.as_micros()))
-                .bind(column(&jobs, |job, _| job.window.last_at.as_micros()))
-                .bind(column(&jobs, |job, _| job.window.bound_at.map(Timestamp::as_micros)))
-                .bind(column(&jobs, |job, _| unless_min(job.window.asked_at)))
-                .bind(column(&jobs, |job, _| unless_min(job.window.not_before)))
-                .bind(column(&jobs, |job, _| i16::from(job.window.reason.code())))
-                .bind(column(&jobs, |job, _| signed(job.window.triggers)))
-                .bind(column(&jobs, |job, _| signed(job.suppressed)))
+                .bind(column(&jobs, |job, _| job.window.last_at.as_micros()));
+            let query = bind_windows(query, &jobs)
                 .bind(column(&jobs, |job, _| signed_count(job.attempt)))
                 .bind(column(&jobs, |job, _| job.shape.overlap))
                 .bind(column(&jobs, |job, _| period(&job.shape)))
@@ -328,7 +319,9 @@ struct Row<'j> {
     task_id: i32,
     attempt: i32,
     failures: i32,
-    lapses: i32,
+    // The column is older than the name.
+    #[serde(rename = "lapses")]
+    crashes: i32,
     partition_id: i32,
     state: u8,
     reason: u8,
@@ -371,7 +364,7 @@ impl<'j> Row<'j> {
             task_id: lane.task_id,
             attempt: signed_count(job.attempt),
             failures: signed_count(job.failures),
-            lapses: signed_count(job.lapses),
+            crashes: signed_count(job.crashes),
             partition_id,
             state: job.state.code(),
             reason: window.reason.code(),
@@ -392,6 +385,14 @@ impl<'j> Row<'j> {
     }
 }
 
+/// Binds the value of a column.
+pub(crate) fn bind(query: PgQuery, value: Value) -> PgQuery {
+    match value {
+        Value::Number(number) => query.bind(number),
+        Value::Text(text) => query.bind(text),
+    }
+}
+
 /// PostgreSQL's text has no NUL: an error that has one shows the symbol for it.
 pub(crate) fn storable(text: &str) -> String {
     text.replace('\0', "\u{2400}")
@@ -399,6 +400,17 @@ pub(crate) fn storable(text: &str) -> String {
 
 /// A job, its lane, and the number of its partition.
 type Laned<'j> = (&'j Job, (std::sync::Arc<Lane>, i32));
+
+/// Binds the columns from `bound_at` to `suppressed`: what triggers change in a window, except its times.
+fn bind_windows(query: PgQuery, jobs: &[Laned<'_>]) -> PgQuery {
+    query
+        .bind(column(jobs, |job, _| job.window.bound_at.map(Timestamp::as_micros)))
+        .bind(column(jobs, |job, _| unless_min(job.window.asked_at)))
+        .bind(column(jobs, |job, _| unless_min(job.window.not_before)))
+        .bind(column(jobs, |job, _| i16::from(job.window.reason.code())))
+        .bind(column(jobs, |job, _| signed(job.window.triggers)))
+        .bind(column(jobs, |job, _| signed(job.suppressed)))
+}
 
 fn column<T>(jobs: &[Laned<'_>], value: impl Fn(&Job, &Lane) -> T) -> Vec<T> {
     jobs.iter().map(|(job, (lane, _))| value(job, lane)).collect()

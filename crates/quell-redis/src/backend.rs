@@ -15,13 +15,13 @@ use quell_core::checkup::Checkup;
 use quell_core::history::Event;
 use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue,
+    Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue, Now,
     Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
     Timestamp, WorkerId,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
-    Tally, Time,
+    Tally, TasksOf, Time,
 };
 use quell_shards::SettledAnswers;
 
@@ -255,17 +255,13 @@ impl Backend for RedisBackend {
 
     async fn hot_enqueue_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
-    ) -> Result<Taken<Vec<Option<Result<Vec<Receipt>>>>>> {
+    ) -> Taken<Vec<Option<Result<Vec<Receipt>>>>> {
         self.accept_some(now, batches).await
     }
 
-    async fn hot_claim_some(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Taken<(Claimed, bool)>> {
+    async fn hot_claim_some(&self, now: Now, claim: &Claim) -> Taken<(Claimed, bool)> {
         let claimed = self.claim_some(now, claim).await?;
         Ok(claimed.map(|(claimed, has_rest)| {
             let started = |job: &ClaimedJob| job.lease_until.before(claim.lease);
@@ -279,12 +275,7 @@ impl Backend for RedisBackend {
         std::mem::take(&mut *self.unreadable())
     }
 
-    async fn hot_renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Taken<Vec<Renewal>>> {
+    async fn hot_renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Taken<Vec<Renewal>> {
         let renewed = self.renew_all(now, leases, lease).await?;
         Ok(renewed.map(|(t, renewed)| {
             let events = leases.iter().zip(&renewed).filter_map(|(lease, renewal)| {
@@ -298,9 +289,9 @@ impl Backend for RedisBackend {
 
     async fn hot_settle_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Option<Settled>>>> {
+    ) -> Taken<Vec<Option<Settled>>> {
         self.settle_some(now, settlements).await
     }
 
@@ -308,34 +299,30 @@ impl Backend for RedisBackend {
         self.answers.keep(settled);
     }
 
-    async fn hot_next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<Option<NextDue>> {
+    async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {
         self.next_due_of(now, queue, tasks).await
     }
 
     async fn hot_peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Option<Vec<NextDue>>> {
         self.peek_all(now, queues).await
     }
 
-    async fn hot_overview(&self, now: Option<Timestamp>) -> Result<Option<Overview>> {
+    async fn hot_overview(&self, now: Now) -> Result<Option<Overview>> {
         self.read_overview(now.into()).await.map(Some)
     }
 
     async fn hot_prune(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<Option<Pruned>> {
-        self.prune_ticks(now.into(), retention, limit).await
+    ) -> Result<(Pruned, bool)> {
+        let pruned = self.prune_ticks(now.into(), retention, limit).await?;
+        Ok(pruned.map_or((Pruned::default(), true), |pruned| (pruned, false)))
     }
 }
 

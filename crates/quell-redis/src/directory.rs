@@ -6,12 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quell_core::history::Sink;
 use quell_core::{Error, ErrorKind, QueueName, Result, TaskName, TaskSettings, WakeHub};
-use quell_engine::Engine;
+use quell_engine::{EndWaiters, Engine};
 use quell_shards::{Directory, Layout, MOST_SHARDS, Shards, Spread};
 
 use crate::backend::RedisBackend;
-use crate::ends::Ends;
 use crate::keys::Keys;
+use crate::link::ScriptCall;
 use crate::look::{Read, text};
 use crate::row::{corrupt, number};
 use crate::shard::{OwnIds, Shard, Time, Way};
@@ -37,7 +37,7 @@ pub(crate) struct Prefix {
     way: Way,
     history: Option<Sink>,
     hub: Arc<WakeHub>,
-    ends: Arc<Ends>,
+    ends: Arc<EndWaiters>,
     /// The one shard, or the directory.
     first: Arc<Engine<RedisBackend>>,
 }
@@ -46,7 +46,7 @@ impl Prefix {
     pub(crate) async fn open(
         (prefix, layout, spread): (String, Layout, Spread),
         way: Way,
-        (history, hub, ends): (Option<Sink>, Arc<WakeHub>, Arc<Ends>),
+        (history, hub, ends): (Option<Sink>, Arc<WakeHub>, Arc<EndWaiters>),
     ) -> Result<Nodes> {
         let tag = match layout {
             Layout::One => ALL,
@@ -84,10 +84,10 @@ impl Prefix {
 fn engine(
     shard: Shard,
     history: Option<&Sink>,
-    (hub, ends): (&Arc<WakeHub>, &Arc<Ends>),
+    (hub, ends): (&Arc<WakeHub>, &Arc<EndWaiters>),
 ) -> Engine<RedisBackend> {
     let engine = Engine::new(RedisBackend::new(shard, history.is_some()));
-    let engine = engine.with_hints(Arc::clone(hub), Arc::clone(&ends.here));
+    let engine = engine.with_hints(Arc::clone(hub), Arc::clone(ends.hub()));
     match history {
         Some(history) => engine.with_history(history.clone()),
         None => engine,
@@ -210,7 +210,8 @@ impl Shard {
     async fn agree(&self, field: &str, value: u64) -> Result<u64> {
         let (keys, value) = ([self.keys.meta()], value.to_string());
         let args = [field.as_bytes(), value.as_bytes()];
-        let known = text(self.directory_write(&self.scripts.keep, &keys, &args).await?)?;
+        let call = ScriptCall { script: &self.scripts.keep, keys: &keys, args: &args };
+        let known = text(self.directory_write(call).await?)?;
         known.parse().map_err(|_| corrupt(format_args!("the answer {known:?} of the directory")))
     }
 
@@ -218,7 +219,8 @@ impl Shard {
     async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<QueueName> {
         let (keys, args) =
             ([self.keys.homes()], [task.as_str().as_bytes(), queue.as_str().as_bytes()]);
-        QueueName::new(text(self.directory_write(&self.scripts.keep, &keys, &args).await?)?)
+        let call = ScriptCall { script: &self.scripts.keep, keys: &keys, args: &args };
+        QueueName::new(text(self.directory_write(call).await?)?)
     }
 
     /// The queue in which a task has its keys.
@@ -231,11 +233,10 @@ impl Shard {
 
     /// The number of a field of `meta`, the next one where it has none yet; 0 where all are given.
     async fn enter(&self, field: &str, most: u64) -> Result<u64> {
-        let (code, most) = (&self.scripts.enter, most.to_string());
-        match self
-            .directory_write(code, &[self.keys.meta()], &[field.as_bytes(), most.as_bytes()])
-            .await?
-        {
+        let (keys, most) = ([self.keys.meta()], most.to_string());
+        let args = [field.as_bytes(), most.as_bytes()];
+        let call = ScriptCall { script: &self.scripts.enter, keys: &keys, args: &args };
+        match self.directory_write(call).await? {
             redis::Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
             other => Err(corrupt(format_args!("the answer {other:?} of the directory"))),
         }
@@ -243,19 +244,14 @@ impl Shard {
 
     /// Runs a script of the directory, and retries it while its outcome is unknown. These scripts are
     /// idempotent.
-    async fn directory_write(
-        &self,
-        script: &crate::link::Script,
-        keys: &[String],
-        args: &[&[u8]],
-    ) -> Result<redis::Value> {
+    async fn directory_write(&self, call: ScriptCall<'_>) -> Result<redis::Value> {
         for _ in 1..DIRECTORY_TRIES {
-            match self.link.write(DIRECTORY_CALL, script, keys, args).await {
+            match self.link.write(DIRECTORY_CALL, call).await {
                 Err(error) if error.is_unknown_outcome() => {}
                 answer => return answer,
             }
         }
-        self.link.write(DIRECTORY_CALL, script, keys, args).await
+        self.link.write(DIRECTORY_CALL, call).await
     }
 
     /// The number of a field of `meta`, where it has one.

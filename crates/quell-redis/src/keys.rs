@@ -165,8 +165,8 @@ pub(crate) fn split_task_key(field: &str) -> Option<(TaskName, Key)> {
 /// first character encodes the number of digits that follow.
 pub(crate) fn member(job: JobId) -> String {
     let digits = job.get().to_string();
-    let letter = ('a'..='z').nth(digits.len().saturating_sub(1)).unwrap_or('z');
-    format!("{letter}{digits}")
+    let length = ('a'..='z').nth(digits.len().saturating_sub(1)).unwrap_or('z');
+    format!("{length}{digits}")
 }
 
 /// The fields of what runs in a queue: as a whole, at a worker, of a partition.

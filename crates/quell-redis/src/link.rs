@@ -67,20 +67,33 @@ impl Script {
     }
 }
 
-impl Script {
-    fn by_hash(&self, keys: &[String], args: &[&[u8]]) -> Cmd {
-        call("EVALSHA", &self.hash, keys, args)
-    }
-
-    fn by_code(&self, keys: &[String], args: &[&[u8]]) -> Cmd {
-        call("EVAL", &self.code, keys, args)
-    }
+/// A script with its keys, all of one slot, and its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScriptCall<'c> {
+    pub(crate) script: &'c Script,
+    pub(crate) keys: &'c [String],
+    pub(crate) args: &'c [&'c [u8]],
 }
 
-fn call(name: &str, script: &str, keys: &[String], args: &[&[u8]]) -> Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(keys.len()).arg(keys).arg(args);
-    command
+impl ScriptCall<'_> {
+    /// The key that finds the server.
+    fn key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
+    fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
+    }
+
+    fn by_code(&self) -> Cmd {
+        self.command("EVAL", &self.script.code)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args);
+        command
+    }
 }
 
 fn is_unknown_script(failed: &Failed) -> bool {
@@ -141,41 +154,19 @@ impl Link {
     }
 
     /// Runs a script as one that writes, if it is one.
-    pub(crate) async fn ask(
-        &self,
-        what: &'static str,
-        script: &Script,
-        keys: &[String],
-        args: &[&[u8]],
-    ) -> Result<Value> {
-        if script.writes {
-            self.write(what, script, keys, args).await
-        } else {
-            self.read(what, script, keys, args).await
-        }
+    pub(crate) async fn ask(&self, what: &'static str, call: ScriptCall<'_>) -> Result<Value> {
+        if call.script.writes { self.write(what, call).await } else { self.read(what, call).await }
     }
 
     /// Runs a script that writes nothing.
-    pub(crate) async fn read(
-        &self,
-        what: &'static str,
-        script: &Script,
-        keys: &[String],
-        args: &[&[u8]],
-    ) -> Result<Value> {
-        let answer = self.run(script, keys, args, Twice::Harmless).await;
+    pub(crate) async fn read(&self, what: &'static str, call: ScriptCall<'_>) -> Result<Value> {
+        let answer = self.run(call, Twice::Harmless).await;
         answer.map_err(|failed| explain(what, failed.error))
     }
 
     /// Runs a script that may write: if its answer is lost, the outcome is unknown (R1).
-    pub(crate) async fn write(
-        &self,
-        what: &'static str,
-        script: &Script,
-        keys: &[String],
-        args: &[&[u8]],
-    ) -> Result<Value> {
-        let reported = self.run_and_wait(script, keys, args).await;
+    pub(crate) async fn write(&self, what: &'static str, call: ScriptCall<'_>) -> Result<Value> {
+        let reported = self.run_and_wait(call).await;
         let (reported, received) = reported.map_err(|failed| match failed.may_be_done {
             true => lost(what, failed.error),
             false => explain(what, failed.error),
@@ -194,14 +185,9 @@ impl Link {
 
     /// Runs a script, and has the same connection wait for replicas where that is asked for: on
     /// another one, which has written nothing, `WAIT` would prove nothing.
-    async fn run_and_wait(
-        &self,
-        script: &Script,
-        keys: &[String],
-        args: &[&[u8]],
-    ) -> Result<(Value, i64), Failed> {
+    async fn run_and_wait(&self, call: ScriptCall<'_>) -> Result<(Value, i64), Failed> {
         let Some(wait) = self.wait else {
-            return Ok((self.run(script, keys, args, Twice::Never).await?, 0));
+            return Ok((self.run(call, Twice::Never).await?, 0));
         };
         let pair = |first: Cmd| {
             let mut pair = redis::pipe();
@@ -209,10 +195,10 @@ impl Link {
             pair.cmd("WAIT").arg(wait.replicas).arg(wait.longest.as_millis().to_string());
             pair
         };
-        let key = first(keys);
-        let answers = match self.send_all(key, &pair(script.by_hash(keys, args))).await {
+        let key = call.key();
+        let answers = match self.send_all(key, &pair(call.by_hash())).await {
             Err(failed) if is_unknown_script(&failed) => {
-                self.send_all(key, &pair(script.by_code(keys, args))).await?
+                self.send_all(key, &pair(call.by_code())).await?
             }
             answers => answers?,
         };
@@ -223,18 +209,12 @@ impl Link {
         Ok((answer, received.unwrap_or(0)))
     }
 
-    async fn run(
-        &self,
-        script: &Script,
-        keys: &[String],
-        args: &[&[u8]],
-        twice: Twice,
-    ) -> Result<Value, Failed> {
-        let key = first(keys);
-        match self.send(key, &script.by_hash(keys, args), twice).await {
+    async fn run(&self, call: ScriptCall<'_>, twice: Twice) -> Result<Value, Failed> {
+        let key = call.key();
+        match self.send(key, &call.by_hash(), twice).await {
             // A server that restarted or flushed its scripts receives the code of the script again.
             Err(failed) if is_unknown_script(&failed) => {
-                self.send(key, &script.by_code(keys, args), twice).await
+                self.send(key, &call.by_code(), twice).await
             }
             answer => answer,
         }
@@ -289,11 +269,6 @@ impl Link {
         };
         answer.map_err(|failed| explain(what, failed.error))
     }
-}
-
-/// All keys of a call are of one slot.
-fn first(keys: &[String]) -> &str {
-    keys.first().map_or("", String::as_str)
 }
 
 fn unconfirmed(what: &'static str, received: i64, wanted: u32) -> Error {

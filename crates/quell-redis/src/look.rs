@@ -4,6 +4,7 @@ use quell_core::{JobId, Result, Timestamp};
 use redis::Value;
 
 use crate::known::Pairs;
+use crate::link::ScriptCall;
 use crate::open::Numbered;
 use crate::pack::{Item, list, pack};
 use crate::portions::Order;
@@ -154,10 +155,11 @@ impl Shard {
         let items: Vec<Item> =
             reads.iter().map(|read| read.item(keys.number(read.key().clone()))).collect();
         let asked = self.time_argument(time);
-        let (script, packed) = (&self.scripts.read, pack(&items));
+        let (keys, packed) = (keys.into_names(), pack(&items));
         let args = [asked.as_bytes(), packed.as_slice()];
+        let call = ScriptCall { script: &self.scripts.read, keys: &keys, args: &args };
         // Numbers that are reserved twice are no loss.
-        let answer = self.link.read(what, script, &keys.into_names(), &args).await?;
+        let answer = self.link.read(what, call).await?;
         let mut answers = values(answer)?.into_iter();
         let now = text(answers.next().unwrap_or(Value::Nil))?;
         let now = now.parse().map_err(|_| corrupt(format_args!("the time {now:?}")))?;

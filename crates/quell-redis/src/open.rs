@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use crate::fired::Fired;
 use crate::keys::{Keys, member};
 use crate::known::Known;
+use crate::link::ScriptCall;
 use crate::listing::Listing;
 use crate::look::{Looked, Read, read_fields};
 use crate::pack::{Item, list, pack};
@@ -387,8 +388,8 @@ impl Open {
         // Until the commit is done, no other step of this process begins.
         let (keys, args, _turns) = self.into_call(writes);
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let script = &shard.scripts.commit;
-        match shard.link.write("commit a step", script, &keys, &args).await? {
+        let call = ScriptCall { script: &shard.scripts.commit, keys: &keys, args: &args };
+        match shard.link.write("commit a step", call).await? {
             redis::Value::Int(failed) => {
                 if of_ids == Some(failed) {
                     shard.note_ids(None);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
+use quell_engine::EndWaiters;
 use quell_shards::{Layout, Spread, check_spread};
 use redis::{ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ use crate::RedisStore;
 use crate::check::check_settings;
 use crate::cluster::Cluster;
 use crate::directory::Prefix;
-use crate::ends::{Ends, ask};
+use crate::ends::ask;
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
 use crate::push::Listener;
@@ -242,7 +243,7 @@ impl RedisOptions {
         let received = listens.listen().await;
         let received = received.map_err(|error| explain("listen for hints", error))?;
         let mut listener = JoinSet::new();
-        let ends = Arc::new(Ends::default());
+        let ends = Arc::new(EndWaiters::default());
         listener.spawn(listens.receive(received, (Arc::clone(&hub), Arc::clone(&ends))));
         if let (Some(wire), Some(Source::Sentinels(sentinels))) = (link.wire(), sources.first()) {
             listener.spawn(follow(Arc::clone(sentinels), wire.clone()));

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_core::{Cancelled, JobId, QueueName, Timestamp, WakeHub};
+use quell_engine::EndWaiters;
 use redis::RedisResult;
 use redis::aio::PubSub;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use crate::ends::Ends;
 use crate::link::Link;
 use crate::source::Source;
 use crate::wire::silent;
@@ -71,7 +71,11 @@ impl Listener {
     }
 
     /// Forwards notifications to the workers of this process, until the task that runs it is dropped.
-    pub(crate) async fn receive(mut self, first: PubSub, (hub, ends): (Arc<WakeHub>, Arc<Ends>)) {
+    pub(crate) async fn receive(
+        mut self,
+        first: PubSub,
+        (hub, ends): (Arc<WakeHub>, Arc<EndWaiters>),
+    ) {
         let mut received = Some(first);
         loop {
             let began = Instant::now();
@@ -80,7 +84,7 @@ impl Listener {
                 self.receive_by(connection, (&hub, &ends)).await;
             }
             look(&hub);
-            ends.here.tell_all();
+            ends.hub().tell_all();
             if was_connected && began.elapsed() < PAUSE_AFTER_ERROR {
                 sleep(PAUSE_AFTER_ERROR).await;
             }
@@ -101,7 +105,7 @@ impl Listener {
     }
 
     /// Receives notifications on one connection, until it ends or a probe does not come.
-    async fn receive_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &Ends)) {
+    async fn receive_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &EndWaiters)) {
         let (own, came) = (self.own_channel(), Notify::new());
         let mut hints = connection.on_message();
         let probes = self.probe(&own, &came);
@@ -122,7 +126,7 @@ impl Listener {
             let hint: String = message.get_payload().unwrap_or_default();
             match read(&hint, &self.origin) {
                 Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
-                Some(Hint::Ended(job)) => ends.here.notify([job]),
+                Some(Hint::Ended(job)) => ends.hub().notify([job]),
                 Some(Hint::Cancelled(job)) => hub.cancelled(Cancelled::Job(job)),
                 None => {}
             }

@@ -17,6 +17,7 @@ use quell_core::{
     Attempt, Effect, ErrorKind, Job, JobId, JobState, QueueName, Result, ScheduleName, Steps,
     Timestamp, WakeHub,
 };
+use quell_engine::EndWaiters;
 use redis::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,7 +27,6 @@ use crate::RedisOptions;
 use crate::commit::ENQUEUE_TIMESTAMP;
 use crate::commit::seconds;
 use crate::directory::Prefix;
-use crate::ends::Ends;
 use crate::fired::{MICROSECOND, Record, Shown};
 use crate::known::Lane;
 use crate::link::{Link, Scripts};
@@ -75,7 +75,7 @@ impl RedisOptions {
             syncs: true,
             steps_only: false,
         };
-        let reported = (None, Arc::new(WakeHub::new()), Arc::new(Ends::default()));
+        let reported = (None, Arc::new(WakeHub::new()), Arc::new(EndWaiters::default()));
         let shards = Prefix::open((self.prefix, self.layout, self.spread), way, reported).await?;
         let mut all = shards.all().await?;
         if shards.only().is_none() {

@@ -67,7 +67,7 @@ struct Stored {
     #[serde(default)]
     failures: u32,
     #[serde(default)]
-    lapses: u32,
+    crashes: u32,
     #[serde(default)]
     suppressed: u64,
     #[serde(default)]
@@ -116,7 +116,7 @@ pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
     row.number(job.ended_at.map(Timestamp::as_micros));
     row.text(job.output.as_ref().map(Payload::as_str));
     row.count(job.failures.into());
-    row.count(job.lapses.into());
+    row.count(job.crashes.into());
     row.count(job.suppressed);
     row.id(job.absorbed_by);
     row.text(job.error.as_deref());
@@ -269,7 +269,7 @@ impl Stored {
             attempt: self.attempt,
             failures: self.failures,
             token: LeaseToken::of(self.starts, Draw::new(self.draw)),
-            lapses: self.lapses,
+            crashes: self.crashes,
             worker: self.worker.map(WorkerId::new).transpose()?,
             lease_until: moment(self.lease_until),
             started_at: moment(self.started_at),

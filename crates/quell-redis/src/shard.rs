@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quell_core::{Result, Timestamp};
+use quell_core::{Now, Result, Timestamp};
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard};
 
 use crate::hot::{Held, Lines};
@@ -117,7 +117,7 @@ pub(crate) enum Time {
 }
 
 impl From<Option<Timestamp>> for Time {
-    fn from(now: Option<Timestamp>) -> Self {
+    fn from(now: Now) -> Self {
         now.map_or(Time::Server, Time::At)
     }
 }

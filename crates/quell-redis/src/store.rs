@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndNotification, JobId, Operation, Result, Store, Timestamp, WakeHub,
-    Wakeups, dispatch,
+    Answer, Capabilities, EndNotification, JobId, Now, Operation, Result, Store, WakeHub, Wakeups,
+    dispatch,
 };
-use quell_engine::caller_error;
+use quell_engine::{EndWaiters, caller_error};
 use quell_shards::Sharded;
 use tokio::task::JoinSet;
 
 use crate::RedisOptions;
 use crate::directory::{Nodes, Prefix};
-use crate::ends::Ends;
 use crate::recorded::Recorded;
 use crate::shard::Shard;
 
@@ -29,7 +28,7 @@ use crate::shard::Shard;
 pub struct RedisStore {
     sharded: Sharded<Prefix>,
     hub: Arc<WakeHub>,
-    ends: Arc<Ends>,
+    ends: Arc<EndWaiters>,
     // Owned so that it ends with the store.
     _listener: JoinSet<()>,
     recorded: Option<Arc<Recorded>>,
@@ -46,7 +45,7 @@ impl RedisStore {
 
     pub(crate) fn new(
         shards: Arc<Nodes>,
-        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
+        (hub, ends): (Arc<WakeHub>, Arc<EndWaiters>),
         (listener, recorded): (JoinSet<()>, Option<Arc<Recorded>>),
     ) -> Self {
         RedisStore { sharded: Sharded::new(shards), hub, ends, _listener: listener, recorded }
@@ -74,7 +73,7 @@ impl Store for RedisStore {
         if one_by_one { 1 } else { 2 }
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let _in_flight = self.recorded.as_ref().map(|recorded| recorded.begin());
         dispatch(&self.sharded, now, operation).await.map_err(caller_error)
     }

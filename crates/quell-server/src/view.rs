@@ -45,7 +45,7 @@ pub fn job(job: &Job) -> Value {
         "attempt": job.attempt,
         "failures": job.failures,
         "starts": job.starts(),
-        "lapses": job.lapses,
+        "lapses": job.crashes,
         "worker": job.worker,
         "started_at": job.started_at.and_then(moment),
         "ended_at": job.ended_at.and_then(moment),

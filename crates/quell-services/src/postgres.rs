@@ -343,11 +343,8 @@ impl Postgres {
     /// # Errors
     /// Where it does not run.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        let mut process = self.process.take().context("the server does not run")?;
         // The others notice that their parent is gone; a new server waits for the last of them.
-        process.signal(Signal::KILL)?;
-        process.wait()?;
-        Ok(())
+        self.process.take().context("the server does not run")?.kill()
     }
 
     /// Stops the server; connections are cut.
@@ -355,14 +352,9 @@ impl Postgres {
     /// # Errors
     /// Where it does not run.
     pub fn stop(&mut self) -> anyhow::Result<()> {
-        let mut process = self.process.take().context("the server does not run")?;
-        process.signal(Signal::INT)?;
-        if !await_that(STOP, || process.has_ended()) {
-            // In the middle of the recovery after a session's death it may wait for ever.
-            process.signal(Signal::QUIT)?;
-        }
-        process.wait()?;
-        Ok(())
+        let process = self.process.take().context("the server does not run")?;
+        // In the middle of the recovery after a session's death it may wait for ever.
+        process.stop([Signal::INT, Signal::QUIT], STOP)
     }
 
     fn data(&self) -> PathBuf {

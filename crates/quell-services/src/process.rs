@@ -40,6 +40,28 @@ impl Process {
         self.0.wait().context("cannot wait for a process")
     }
 
+    /// Kills it, and waits for its end.
+    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL)?;
+        self.wait()?;
+        Ok(())
+    }
+
+    /// Asks it to end by one signal and, where it runs on for longer than `limit`, by the other one; waits
+    /// for its end.
+    pub(crate) fn stop(
+        mut self,
+        [first, then]: [Signal; 2],
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        self.signal(first)?;
+        if !await_that(limit, || self.has_ended()) {
+            self.signal(then)?;
+        }
+        self.wait()?;
+        Ok(())
+    }
+
     /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))

@@ -148,10 +148,7 @@ impl Redis {
     /// # Errors
     /// Where it does not run.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        let mut process = self.process.take().context("the server does not run")?;
-        process.signal(Signal::KILL)?;
-        process.wait()?;
-        Ok(())
+        self.process.take().context("the server does not run")?.kill()
     }
 
     /// Stops it in order: what it keeps on disk is complete.
@@ -160,13 +157,8 @@ impl Redis {
     /// Where it does not run.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.go_on()?;
-        let mut process = self.process.take().context("the server does not run")?;
-        process.signal(Signal::TERM)?;
-        if !await_that(STOP, || process.has_ended()) {
-            process.signal(Signal::KILL)?;
-        }
-        process.wait()?;
-        Ok(())
+        let process = self.process.take().context("the server does not run")?;
+        process.stop([Signal::TERM, Signal::KILL], STOP)
     }
 
     /// Lets it stand still: connections stay open, and nothing answers.

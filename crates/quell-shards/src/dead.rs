@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use quell_core::{
-    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, Result, Timestamp,
-    UnreadableJob, UnreadableJobs, UnreadablePage,
+    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, Now, Result, UnreadableJob,
+    UnreadableJobs, UnreadablePage,
 };
 
 use crate::directory::Directory;
@@ -37,12 +37,7 @@ impl<D: Directory> DeadJobs for Sharded<D> {
         Ok(exports)
     }
 
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
+    async fn discard(&self, now: Now, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         let mut gone = Vec::with_capacity(ids.len());
         for (shard, _, part) in self.by_shard(ids, |id| *id).await? {
             gone.extend(shard.discard(now, &part, reason).await?);
@@ -51,11 +46,7 @@ impl<D: Directory> DeadJobs for Sharded<D> {
         Ok(gone)
     }
 
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        exports: &[DeadExport],
-    ) -> Result<Vec<Imported>> {
+    async fn import_dead(&self, now: Now, exports: &[DeadExport]) -> Result<Vec<Imported>> {
         if let Some(only) = self.shards.only() {
             return only.import_dead(now, exports).await;
         }
@@ -79,7 +70,7 @@ impl<D: Directory> UnreadableJobs for Sharded<D> {
         Ok(jobs)
     }
 
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+    async fn restore(&self, now: Now, ids: &[JobId]) -> Result<Vec<JobId>> {
         let mut restored = Vec::with_capacity(ids.len());
         for (shard, _, part) in self.by_shard(ids, |id| *id).await? {
             restored.extend(shard.restore(now, &part).await?);

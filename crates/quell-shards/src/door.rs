@@ -13,9 +13,9 @@ use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, TaskInfo, TaskName,
+    ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lease,
+    NextDue, Now, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, TaskInfo, TaskName,
     TaskSettings, Timestamp, WorkerId, lacks, no_such_job,
 };
 
@@ -153,11 +153,7 @@ macro_rules! all_of {
 
 #[async_trait]
 impl<D: Directory> Steps for Sharded<D> {
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+    async fn enqueue(&self, now: Now, batches: Vec<Batch>) -> Result<Vec<Result<Vec<Receipt>>>> {
         if let Some(only) = self.shards.only() {
             return only.enqueue(now, batches).await;
         }
@@ -197,30 +193,21 @@ impl<D: Directory> Steps for Sharded<D> {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect())
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    async fn claim(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         if let Some(only) = self.shards.only() {
             return only.claim(now, claim).await;
         }
         self.claim_each(now, claim).await
     }
 
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
+    async fn renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>> {
         if let Some(only) = self.shards.only() {
             return only.renew(now, leases, lease).await;
         }
         self.renew_each(now, leases, lease).await
     }
 
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
+    async fn settle(&self, now: Now, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         if let Some(only) = self.shards.only() {
             return only.settle(now, settlements).await;
         }
@@ -263,7 +250,7 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn begin_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         key: &Key,
@@ -273,7 +260,7 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn end_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         result: &Payload,
@@ -288,11 +275,11 @@ impl<D: Directory> Steps for Sharded<D> {
         }
     }
 
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+    async fn reap(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>> {
         self.reap_each(now, limit).await
     }
 
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()> {
         self.beat_each(now, beat).await
     }
 
@@ -300,16 +287,11 @@ impl<D: Directory> Steps for Sharded<D> {
         self.remove_from_each(worker, incarnation).await
     }
 
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+    async fn workers(&self, now: Now) -> Result<Workers> {
         self.list_workers(now).await
     }
 
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
+    async fn next_due(&self, now: Now, queue: &QueueName, tasks: &[TaskName]) -> Result<NextDue> {
         if let Some(only) = self.shards.only() {
             return only.next_due(now, queue, tasks).await;
         }
@@ -318,7 +300,7 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Vec<NextDue>> {
         if let Some(only) = self.shards.only() {
@@ -427,48 +409,33 @@ impl<D: Directory> Steps for Sharded<D> {
         }
     }
 
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         match self.shards.of_key(task, key).await? {
             Some(shard) => shard.flush(now, task, key).await,
             None => Ok(None),
         }
     }
 
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn cancel_key(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         match self.shards.of_key(task, key).await? {
             Some(shard) => shard.cancel_key(now, task, key).await,
             None => Ok(None),
         }
     }
 
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+    async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()> {
         self.of_job(id).await?.cancel(now, id, reason).await
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+    async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {
         self.of_job(redrive.id).await?.redrive(now, redrive).await
     }
 
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
+    async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned> {
         self.prune_each(now, retention, limit).await
     }
 
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+    async fn overview(&self, now: Now) -> Result<Overview> {
         if let Some(only) = self.shards.only() {
             return only.overview(now).await;
         }
@@ -496,7 +463,7 @@ impl<D: Directory> Steps for Sharded<D> {
         self.shards.first().set_alert(name, version, state).await
     }
 
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+    async fn set_schedule(&self, now: Now, schedule: &Schedule) -> Result<()> {
         if let Some(only) = self.shards.only() {
             return only.set_schedule(now, schedule).await;
         }
@@ -516,14 +483,14 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn set_schedule_state(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
         self.of_schedule(name).await?.set_schedule_state(now, name, state).await
     }
 
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+    async fn delete_schedule(&self, now: Now, name: &ScheduleName) -> Result<()> {
         self.of_schedule(name).await?.delete_schedule(now, name).await
     }
 
@@ -534,20 +501,20 @@ impl<D: Directory> Steps for Sharded<D> {
         Ok(all)
     }
 
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {
         if let Some(only) = self.shards.only() {
             return only.tick(now, limit).await;
         }
         self.tick_each(now, limit).await
     }
 
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+    async fn run_schedule(&self, now: Now, name: &ScheduleName) -> Result<Receipt> {
         self.of_schedule(name).await?.run_schedule(now, name).await
     }
 
     async fn backfill(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         from: Timestamp,
         to: Timestamp,
@@ -561,7 +528,7 @@ impl<D: Directory> Steps for Sharded<D> {
 pub(crate) fn of_those_that_answer(answers: Vec<Result<NextDue>>) -> Result<Vec<NextDue>> {
     let now = answers.iter().flatten().map(|next| next.now).max();
     let Some(now) = now else { return answers.into_iter().collect() };
-    let nothing = NextDue { now, due: None, lapse: None };
+    let nothing = NextDue { now, due: None, expiry: None };
     Ok(answers.into_iter().map(|answer| answer.unwrap_or(nothing)).collect())
 }
 
@@ -570,6 +537,6 @@ pub(crate) fn sooner(a: NextDue, b: NextDue) -> NextDue {
     NextDue {
         now: a.now.max(b.now),
         due: a.due.into_iter().chain(b.due).min(),
-        lapse: a.lapse.into_iter().chain(b.lapse).min(),
+        expiry: a.expiry.into_iter().chain(b.expiry).min(),
     }
 }

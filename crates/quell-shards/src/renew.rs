@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quell_core::{Error, ErrorKind, Lease, Renewal, Result, Steps, Timestamp};
+use quell_core::{Error, ErrorKind, Lease, Now, Renewal, Result, Steps};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -19,7 +19,7 @@ impl<D: Directory> Sharded<D> {
     /// Asks the shards side by side, and answers for the leases of each one that answers in time.
     pub(crate) async fn renew_each(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {

@@ -9,8 +9,8 @@ use futures_util::future::{BoxFuture, join_all};
 use quell_core::alert::{LaneOverview, Overview};
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claim, Claimed, Lapsed, NextDue, Pruned, QueueName, Result, Retention, Steps, TaskName,
-    Timestamp,
+    Claim, Claimed, ExpiredLease, NextDue, Now, Pruned, QueueName, Result, Retention, Steps,
+    TaskName, Timestamp,
 };
 
 use crate::directory::Directory;
@@ -32,11 +32,7 @@ impl<D: Directory> Sharded<D> {
     }
 
     /// Claims from one shard of the queue after the other; each comes first in turn.
-    pub(crate) async fn claim_each(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Claimed> {
+    pub(crate) async fn claim_each(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         let mut shards = self.near(&claim.queue).await?;
         let turn = fastrand::usize(..shards.len().max(1));
         shards.rotate_left(turn);
@@ -67,7 +63,7 @@ impl<D: Directory> Sharded<D> {
     /// When the next job of a queue is due on any of its shards.
     pub(crate) async fn next_of_each(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
@@ -82,25 +78,21 @@ impl<D: Directory> Sharded<D> {
     /// Of a queue that nothing was written to. The directory has no jobs, and knows the time.
     async fn of_no_shard(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
         self.shards.first().next_due(now, queue, tasks).await
     }
 
-    pub(crate) async fn reap_each(
-        &self,
-        now: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Vec<Lapsed>> {
+    pub(crate) async fn reap_each(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>> {
         let shards = self.shards.within_reach().await?;
-        let ask = |shard: Arc<D::Shard>, limit| -> BoxFuture<'static, Result<Vec<Lapsed>>> {
+        let ask = |shard: Arc<D::Shard>, limit| -> BoxFuture<'static, Result<Vec<ExpiredLease>>> {
             Box::pin(async move { shard.reap(now, limit).await })
         };
         let purpose = ("take back leases", limit);
         let (visited, _) = self.visits.share(purpose, shards, ask, Vec::len).await;
-        let nothing = visited.answers.iter().all(|(_, lapsed)| lapsed.is_empty());
+        let nothing = visited.answers.iter().all(|(_, expired)| expired.is_empty());
         match visited.failed {
             Some(error) if nothing => Err(error),
             Some(_) | None => Ok(visited.answers.into_iter().flat_map(|(_, one)| one).collect()),
@@ -109,7 +101,7 @@ impl<D: Directory> Sharded<D> {
 
     pub(crate) async fn prune_each(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
@@ -126,7 +118,7 @@ impl<D: Directory> Sharded<D> {
         Ok(answers.fold(rest, Pruned::and))
     }
 
-    pub(crate) async fn tick_each(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    pub(crate) async fn tick_each(&self, now: Now, limit: usize) -> Result<Ticked> {
         let mut shards = self.shards.within_reach().await?;
         if shards.is_empty() {
             // It has no schedules, but knows the time.
@@ -159,7 +151,7 @@ impl<D: Directory> Sharded<D> {
 
     /// What alerts look at. A shard that does not answer counts as it was when it last did: its dead
     /// jobs are no fewer because it is away.
-    pub(crate) async fn overview_of_each(&self, now: Option<Timestamp>) -> Result<Overview> {
+    pub(crate) async fn overview_of_each(&self, now: Now) -> Result<Overview> {
         let shards = self.shards.within_reach().await?;
         let mut all = match shards.is_empty() {
             true => self.shards.first().overview(now).await?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use quell_core::heartbeat::{Heartbeat, WorkerRow, Workers};
-use quell_core::{Result, Steps, Timestamp, WorkerId};
+use quell_core::{Now, Result, Steps, Timestamp, WorkerId};
 
 use crate::directory::Directory;
 use crate::door::Sharded;
@@ -16,7 +16,7 @@ impl<D: Directory> Sharded<D> {
     /// Sends a heartbeat to each shard of the worker's queues. A shard that is away, or that the
     /// directory cannot name now, does not keep the others from getting it, and gets the next one:
     /// the call fails only where no shard got it.
-    pub(crate) async fn beat_each(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+    pub(crate) async fn beat_each(&self, now: Now, beat: &Heartbeat) -> Result<()> {
         let found = beat.queues.iter().map(|queue| self.shards.of_workers(queue));
         let mut shards = found_of(join_all(found).await)?;
         shards.sort_by_key(Arc::as_ptr);
@@ -45,7 +45,7 @@ impl<D: Directory> Sharded<D> {
     }
 
     /// Each worker once, as the shard shows it that saw it last.
-    pub(crate) async fn list_workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+    pub(crate) async fn list_workers(&self, now: Now) -> Result<Workers> {
         if let Some(only) = self.shards.only() {
             return only.workers(now).await;
         }

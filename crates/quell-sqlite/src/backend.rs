@@ -16,12 +16,13 @@ use quell_core::history::Sink;
 use quell_core::part::{Ids, Notifications};
 use quell_core::touched::Needs;
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken, NextDue, Pruned,
-    QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp,
+    Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken, NextDue, Now,
+    Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, Timestamp,
     WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
+    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally,
+    TasksOf, Time,
 };
 use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
@@ -30,7 +31,8 @@ use crate::checkup::read_checkup;
 use crate::clock::HostClock;
 use crate::counts::{LaneState, read_counts};
 use crate::hot::enqueue::open_with_windows;
-use crate::hot::look::{Asked, Look, look, may_prune, open_with_look};
+use crate::hot::look::{Asked, Look, look, open_with_look};
+use crate::hot::prune::look_for_old;
 use crate::hot::settle::open_with_success;
 use crate::names::Names;
 use crate::scan::scan;
@@ -156,7 +158,7 @@ impl SqliteBackend {
         }
     }
 
-    async fn look(&self, now: Option<Timestamp>, asked: &Asked<'_>) -> Result<Look> {
+    async fn look(&self, now: Now, asked: &Asked<'_>) -> Result<Look> {
         look(&mut *self.looker.lock().await, self.clock.time(now)?, asked).await
     }
 }
@@ -260,11 +262,7 @@ impl Backend for SqliteBackend {
         read_checkup(&mut *self.looker.lock().await, &self.path).await
     }
 
-    async fn hot_enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+    async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
         if !self.has_hot_paths {
             return Ok(None);
         }
@@ -275,7 +273,7 @@ impl Backend for SqliteBackend {
         Ok(Some((answer, self.end(tx).await?)))
     }
 
-    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+    async fn hot_claim(&self, now: Now, claim: &Claim) -> Taken<Claimed> {
         if !self.has_hot_paths {
             return Ok(None);
         }
@@ -300,12 +298,7 @@ impl Backend for SqliteBackend {
         Ok(Some((claimed, self.end(tx).await?)))
     }
 
-    async fn hot_renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Taken<Vec<Renewal>>> {
+    async fn hot_renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Taken<Vec<Renewal>> {
         if !self.has_hot_paths {
             return Ok(None);
         }
@@ -318,11 +311,7 @@ impl Backend for SqliteBackend {
     }
 
     /// Ends attempts that succeeded, and declines where one did not.
-    async fn hot_settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Settled>>> {
+    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
         if !self.has_hot_paths {
             return Ok(None);
         }
@@ -339,12 +328,7 @@ impl Backend for SqliteBackend {
         Ok(Some((settled, self.end(tx).await?)))
     }
 
-    async fn hot_next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<Option<NextDue>> {
+    async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {
         if !self.has_hot_paths {
             return Ok(None);
         }
@@ -352,21 +336,30 @@ impl Backend for SqliteBackend {
         Ok(Some(self.look(now, &asked).await?.line.next()))
     }
 
-    /// Answers where a look shows that there is nothing to remove.
+    /// Removes expired dedup keys where there are many: a caller that triggers with keys leaves one for
+    /// each trigger. The rest is the engine's, unless a look shows that there is nothing.
     async fn hot_prune(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
-        _: usize,
-    ) -> Result<Option<Pruned>> {
+        limit: usize,
+    ) -> Result<(Pruned, bool)> {
         if !self.has_hot_paths {
-            return Ok(None);
+            return Ok((Pruned::default(), true));
         }
         let now = self.clock.time(now)?;
-        if may_prune(&mut *self.looker.lock().await, now, retention).await? {
-            return Ok(None);
+        let old = look_for_old(&mut *self.looker.lock().await, now, retention, limit).await?;
+        let mut pruned = Pruned::default();
+        if old.many_holds {
+            let (mut tx, _) = self.write(open_at(now)).await?;
+            pruned.count_expired(tx.remove_holds(limit).await?, limit);
+            let news = self.end(tx).await?;
+            quell_engine::publish(news, &self.hub, &self.ends, self.history.as_ref());
         }
-        self.wal.shrink().await;
-        Ok(Some(Pruned::default()))
+        let goes_on = old.others || (old.holds && !old.many_holds);
+        if !goes_on {
+            self.wal.shrink().await;
+        }
+        Ok((pruned, goes_on))
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, Gauge, in_use};
 use quell_core::{Error, ErrorKind, Result, StoreId};
+use quell_engine::sql::{JOB_TIMES, TIMES, set_times_back};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use crate::SqliteOptions;
@@ -14,36 +15,10 @@ use crate::clock::wall_clock;
 use crate::error::explain;
 use crate::row::{get, signed, time, unsigned};
 
-/// A key that is taken until its job starts or ends expires then: no clock made that.
-const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
 /// Triggers that wait in the inbox and are counted at most.
 const MOST_WAITING: u64 = 100_000;
-
-/// Where store times are kept. The ticks of schedules are set back in their own way.
-const TIMES: &[(&str, &[&str])] = &[
-    (
-        "quell_job",
-        &[
-            "due_at",
-            "first_at",
-            "last_at",
-            "bound_at",
-            "asked_at",
-            "not_before",
-            "lease_until",
-            "started_at",
-            "ended_at",
-        ],
-    ),
-    ("quell_attempt", &["started_at", "ended_at"]),
-    ("quell_hold", &["expires_at"]),
-    ("quell_memory", &["burst_at", "last_at", "started_at", "expires_at"]),
-    ("quell_effect", &["begun_at", "done_at"]),
-    ("quell_idempotency", &["expires_at", "look_at"]),
-    ("quell_unreadable", &["set_aside_at"]),
-];
 
 /// Reads a checkup; `file` is where the store is.
 pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Result<Checkup> {
@@ -113,15 +88,9 @@ async fn set_back(db: &mut SqliteConnection) -> Result<ClockReset> {
     let mark = time(&read.map_err(failed)?, 0)?;
     let reset = ClockReading { host: wall_clock(), mark }.reset()?;
     let by = reset.from.as_micros().saturating_sub(reset.to.as_micros());
-    for (table, columns) in TIMES {
-        let set: Vec<String> = columns
-            .iter()
-            .map(|c| {
-                format!("{c} = case when {c} > ?2 and {c} < {NEVER} then {c} - ?1 else {c} end")
-            })
-            .collect();
-        let any: Vec<String> = columns.iter().map(|c| format!("{c} > ?2")).collect();
-        let text = format!("update {table} set {} where {}", set.join(", "), any.join(" or "));
+    let of_jobs = [JOB_TIMES.as_slice(), &["lease_until"]].concat();
+    for (table, columns) in [("job", of_jobs.as_slice())].iter().chain(TIMES) {
+        let text = set_times_back(&format!("quell_{table}"), columns, "?1", "?2");
         let moved = sqlx::query(AssertSqlSafe(text)).bind(by).bind(reset.after.as_micros());
         moved.execute(&mut *tx).await.map_err(failed)?;
     }

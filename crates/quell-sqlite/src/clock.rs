@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use quell_core::{Error, ErrorKind, Result, Timestamp};
+use quell_core::{Error, ErrorKind, Now, Result, Timestamp};
 
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// No store rests for longer without being asked about.
@@ -42,7 +42,7 @@ impl HostClock {
     }
 
     /// The time of a call: the host's, or what a test says, but never earlier than before.
-    pub(crate) fn time(&self, now: Option<Timestamp>) -> Result<Timestamp> {
+    pub(crate) fn time(&self, now: Now) -> Result<Timestamp> {
         let now = match now {
             Some(now) => now,
             None => self.plausible(self.host())?,

@@ -7,24 +7,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_core::limit::StartLog;
+use quell_core::limit::{StartLog, WHOLE_QUEUE};
 use quell_core::part::TaskKey;
 use quell_core::schedule::{Tick, TickedBy};
 use quell_core::{
     Attempt, AttemptOutcome, Effect, Job, JobId, Key, LeaseToken, Past, QueueName, QueueSettings,
     Result, ScheduleName, Timestamp, UnreadableJob,
 };
+use quell_engine::sql::effect_values;
 use quell_engine::{Changes, Index, Row, RowName};
 
 use crate::backend::Loaded;
 use crate::counts::{decode_lane_state, lane_state_columns};
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_holds, write_memories, write_records};
-use crate::load::WHOLE;
 use crate::others::{write_alert, write_schedule, write_worker};
 use crate::row::signed;
 use crate::tx::Tx;
-use crate::write::put;
+use crate::write::{bind, put};
 
 /// Rows to be written, and the names of rows to be removed, by kind.
 #[derive(Default)]
@@ -337,16 +337,10 @@ impl Tx {
         const PUT: &str = "insert into quell_effect
                 (job_id, name, key, begun_at, begun_by, done_at, done_by, result)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-        let done = effect.done.as_ref();
-        sqlx::query(PUT)
-            .bind(signed(id.get()))
-            .bind(effect.name.as_str().to_owned())
-            .bind(effect.key.as_str().to_owned())
-            .bind(effect.begun_at.as_micros())
-            .bind(signed(effect.begun_by.get()))
-            .bind(done.map(|done| done.at.as_micros()))
-            .bind(done.map(|done| signed(done.by.get())))
-            .bind(done.map(|done| done.result.as_str().to_owned()))
+        let query = sqlx::query(PUT).bind(signed(id.get()));
+        effect_values(effect)
+            .into_iter()
+            .fold(query, bind)
             .execute(&mut self.writer.db)
             .await
             .map_err(|e| explain("record an effect", e))?;
@@ -405,7 +399,7 @@ impl Tx {
         let what = "write starts";
         let settings = self.queue_settings(queue).await?;
         let Some(queue_id) = self.names().queue_id(queue) else { return Ok(()) };
-        let name = partition.map_or(WHOLE, Key::as_str).to_owned();
+        let name = partition.map_or(WHOLE_QUEUE, Key::as_str).to_owned();
         let forget = sqlx::query(FORGET).bind(queue_id).bind(name.clone());
         forget.execute(&mut self.writer.db).await.map_err(|e| explain(what, e))?;
         let rate = if partition.is_none() { settings.rate } else { settings.partition_rate };
@@ -454,7 +448,7 @@ impl Tx {
                 .bind(at.as_micros()),
             (Index::Expiry, RowName::Starts(queue, partition), at) => {
                 let query = sqlx::query(if at.is_some() { STARTS } else { FORGET });
-                let name = partition.as_ref().map_or(WHOLE, Key::as_str).to_owned();
+                let name = partition.as_ref().map_or(WHOLE_QUEUE, Key::as_str).to_owned();
                 let query = query.bind(self.names().queue_id(queue)).bind(name);
                 match at {
                     Some(at) => query.bind(at.as_micros()),

@@ -2,7 +2,7 @@
 //! commit together, or neither does.
 
 use quell_core::effect::lease_lost;
-use quell_core::{JobState, Lease, Location, Payload, Result, Timestamp, in_savepoint};
+use quell_core::{JobState, Lease, Location, Now, Payload, Result, in_savepoint};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -35,7 +35,7 @@ pub async fn settle_in(
     db: &mut SqliteConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
 ) -> Result<()> {
     end(db, store, lease, now, None).await
 }
@@ -48,7 +48,7 @@ pub async fn settle_in_with(
     db: &mut SqliteConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
     output: &Payload,
 ) -> Result<()> {
     end(db, store, lease, now, Some(output)).await
@@ -58,7 +58,7 @@ async fn end(
     db: &mut SqliteConnection,
     store: &Location,
     lease: &Lease,
-    now: Option<Timestamp>,
+    now: Now,
     output: Option<&Payload>,
 ) -> Result<()> {
     // The first statement writes, so that what follows sees the last commit.
@@ -66,7 +66,7 @@ async fn end(
     const CLOCK: &str = "update quell_meta
             set clock = case when ?1 - clock > ?3 then clock else max(clock, ?1) end
           where store_id = ?2 returning clock";
-    // R21: only a current, unlapsed lease counts.
+    // R21: only a current lease that has not expired counts.
     const END: &str = "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
                 output = ?4

@@ -1,6 +1,7 @@
 //! What SQLite's errors mean to a caller.
 
 use quell_core::{Error, ErrorKind};
+pub(crate) use quell_engine::sql::corrupt;
 
 /// Primary result codes, <https://sqlite.org/rescode.html>.
 mod code {
@@ -83,11 +84,6 @@ fn primary_code(error: &sqlx::Error) -> Option<i32> {
 
 fn is_missing_table(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
-}
-
-/// A row that breaks an invariant.
-pub(crate) fn corrupt(what: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{what}: a row holds what Quell never wrote"))
 }
 
 #[cfg(test)]

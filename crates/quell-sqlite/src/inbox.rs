@@ -5,6 +5,7 @@
 //! caller's open write transaction does hold up other writers of the file, as any write does.
 
 use quell_core::{Batch, Error, Location, Result};
+use quell_engine::sql::{Inbox, Refused};
 use sqlx::SqliteConnection;
 use tracing::error;
 
@@ -81,36 +82,22 @@ impl Tx {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
         }
         taken.sort_unstable_by_key(|(id, _)| *id);
-        let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
-        for (id, text) in taken {
-            match Batch::from_inbox(text) {
-                Ok(batch) => {
-                    batches.push(batch);
-                    sources.push((id, text));
-                }
-                Err(why) => self.refuse_inbox(id, text, why).await?,
-            }
-        }
-        let answers = self.accept_promised(&batches).await?;
-        for ((id, text), answer) in sources.into_iter().zip(answers) {
-            // R19: no caller waits for this answer, so a conflict is kept where an operator finds it.
-            if let Err(error) = answer {
-                self.refuse_inbox(id, text, error.to_string()).await?;
-            }
-        }
+        let (inbox, undecoded) = Inbox::decode(taken);
+        self.refuse_inbox(undecoded).await?;
+        let answers = self.accept_promised(&inbox.batches).await?;
+        self.refuse_inbox(inbox.refused_by(answers)).await?;
         Ok(())
     }
 
-    /// Keeps a row that cannot be folded, out of the way, with the reason.
-    async fn refuse_inbox(&mut self, id: i64, text: &str, why: String) -> Result<()> {
-        error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
-        sqlx::query("insert into quell_inbox (id, triggers, refused) values (?1, ?2, ?3)")
-            .bind(id)
-            .bind(text.to_owned())
-            .bind(why)
-            .execute(&mut self.writer.db)
-            .await
-            .map_err(|e| explain("set an inbox row aside", e))?;
+    /// Keeps rows that cannot be folded, out of the way, with the reasons.
+    async fn refuse_inbox(&mut self, refused: Vec<Refused<'_>>) -> Result<()> {
+        const KEEP: &str = "insert into quell_inbox (id, triggers, refused) values (?1, ?2, ?3)";
+        for Refused { id, triggers, why } in refused {
+            error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
+            let query = sqlx::query(KEEP).bind(id).bind(triggers.to_owned()).bind(why);
+            let kept = query.execute(&mut self.writer.db).await;
+            kept.map_err(|e| explain("set an inbox row aside", e))?;
+        }
         Ok(())
     }
 }

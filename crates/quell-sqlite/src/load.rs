@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use quell_core::limit::StartLog;
+use quell_core::limit::{StartLog, WHOLE_QUEUE};
 use quell_core::{Effect, Error, Job, JobId, JobState, Key, Result, Timestamp};
 use quell_engine::{KeyJobs, Row, RowName};
 use sqlx::SqliteConnection;
@@ -30,9 +30,6 @@ use crate::row::{
 
 /// Rows with their names.
 pub(crate) type Found = Vec<(RowName, Row)>;
-
-/// The partition under which the starts of a whole queue are stored; no partition is called so.
-pub(crate) const WHOLE: &str = "";
 
 impl SqliteTx {
     /// Loads rows; those that are not there are left out.
@@ -234,7 +231,7 @@ impl SqliteTx {
         let known = self.names();
         let of = names.iter().map(|name| match name {
             RowName::Starts(queue, partition) => {
-                let partition = partition.as_ref().map_or(WHOLE, Key::as_str);
+                let partition = partition.as_ref().map_or(WHOLE_QUEUE, Key::as_str);
                 Some((known.queue_id(queue)?, partition))
             }
             _ => None,

@@ -40,14 +40,7 @@ pub(crate) fn base_of(lane_id: i64) -> i64 {
 const CACHED: usize = 10_000;
 
 /// What a lane's number stands for.
-#[derive(Clone, Debug)]
-pub(crate) struct Lane {
-    pub(crate) id: i64,
-    pub(crate) task_id: i64,
-    pub(crate) queue: QueueName,
-    pub(crate) task: TaskName,
-    pub(crate) priority: Priority,
-}
+pub(crate) type Lane = quell_engine::sql::Lane<i64>;
 
 /// A task: its number and its settings, or why they cannot be decoded.
 #[derive(Debug)]

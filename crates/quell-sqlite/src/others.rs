@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use quell_core::heartbeat::WorkerRow;
-use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, TickedBy};
+use quell_core::schedule::{ScheduleInfo, ScheduleState, Tick, TickedBy};
 use quell_core::{AlertName, AlertState, JobId, Result, ScheduleName, Timestamp, WorkerId};
+use quell_engine::sql::decode_schedule;
 use quell_engine::{Row, RowName};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -15,7 +16,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::error::{corrupt, explain};
 use crate::keys::json;
 use crate::load::{Found, fetch, id};
-use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::row::{Columns, get, signed, time, unsigned};
 
 pub(crate) async fn load_schedules(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
     const SCHEDULES: &str =
@@ -27,19 +28,10 @@ pub(crate) async fn load_schedules(db: &mut SqliteConnection, names: &[&RowName]
     });
     let rows = fetch(db, "read schedules", SCHEDULES, json(&named.collect::<Vec<_>>())?).await?;
     let row = |row: &SqliteRow| {
-        let info = decode_schedule(row)?;
+        let info = decode_schedule(&Columns(row))?;
         Ok((RowName::Schedule(info.schedule.name.clone()), Row::Schedule(Box::new(info))))
     };
     rows.iter().map(row).collect()
-}
-
-fn decode_schedule(row: &SqliteRow) -> Result<ScheduleInfo> {
-    let name: &str = get(row, 0)?;
-    let schedule: Schedule = serde_json::from_str(get(row, 1)?)
-        .map_err(|error| corrupt(format_args!("schedule {name}: {error}")))?;
-    let state = if get(row, 2)? { ScheduleState::Paused } else { ScheduleState::Active };
-    let (last, next) = (optional_time(row, 4)?, optional_time(row, 5)?);
-    Ok(ScheduleInfo { schedule, state, handled: time(row, 3)?, last, next })
 }
 
 pub(crate) async fn load_ticks(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {

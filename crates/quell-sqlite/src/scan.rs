@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use quell_core::limit::WHOLE_QUEUE;
 use quell_core::{
     AlertName, JobFilter, JobId, JobState, Key, QueueName, Result, ScheduleName, TaskName,
     Timestamp, WorkerId,
@@ -13,7 +14,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use crate::error::explain;
-use crate::load::{WHOLE, id};
+use crate::load::id;
 use crate::names::{Names, base_lane};
 use crate::row::{get, signed, time};
 use crate::tx::Trip;
@@ -82,6 +83,23 @@ macro_rules! jobs_by {
             ", j.id) > (?1, ?2) order by j.",
             $time,
             ", j.id limit ?5 + 0"
+        )
+    };
+}
+
+/// The jobs in line of the partitions of a lane, `?6`, for which `$where` is true.
+macro_rules! jobs_of_partitions {
+    ($where:literal) => {
+        concat!(
+            "select j.id, j.due_at, p.name
+           from quell_partition p
+          cross join quell_job j on j.id in (
+                select i.id from quell_job i
+                 where i.lane_id = (p.lane_id << 32) + p.number and i.state = 0 and i.waits = 0
+                   and i.due_at >= ?3 and i.due_at <= ?4 and (i.due_at, i.id) > (?1, ?2)
+                 order by i.due_at, i.id limit ?5 + 0)
+          where p.lane_id = ?6 and ",
+            $where
         )
     };
 }
@@ -157,25 +175,13 @@ async fn line(
     const OF_LANE: &str =
         jobs_by!("null", "due_at", "j.lane_id = ?6 and j.state = 0 and j.waits = 0");
     // The first jobs of all partitions are among those of the first partitions.
-    const FIRST: &str = "select j.id, j.due_at, p.name
-           from quell_partition p
-          cross join quell_job j on j.id in (
-                select i.id from quell_job i
-                 where i.lane_id = (p.lane_id << 32) + p.number and i.state = 0 and i.waits = 0
-                   and i.due_at >= ?3 and i.due_at <= ?4 and (i.due_at, i.id) > (?1, ?2)
-                 order by i.due_at, i.id limit ?5 + 0)
-          where p.lane_id = ?6 and p.name in (
+    const FIRST: &str = jobs_of_partitions!(
+        "p.name in (
                 select name from quell_partition
                  where lane_id = ?6 and head_at is not null
-                 order by head_at, head_id limit ?5 + 0)";
-    const NEXT: &str = "select j.id, j.due_at, p.name
-           from quell_partition p
-          cross join quell_job j on j.id in (
-                select i.id from quell_job i
-                 where i.lane_id = (p.lane_id << 32) + p.number and i.state = 0 and i.waits = 0
-                   and i.due_at >= ?3 and i.due_at <= ?4 and (i.due_at, i.id) > (?1, ?2)
-                 order by i.due_at, i.id limit ?5 + 0)
-          where p.lane_id = ?6 and p.head_at is not null";
+                 order by head_at, head_id limit ?5 + 0)"
+    );
+    const NEXT: &str = jobs_of_partitions!("p.head_at is not null");
     let (mut entries, wanted) = (Vec::new(), scan.limit.saturating_add(1));
     for lane in names.lanes_of(queue, task) {
         let rank = Reverse(lane.priority);
@@ -442,7 +448,7 @@ async fn expiry(db: &mut SqliteConnection, scan: &Scan) -> Result<Vec<Entry>> {
 
 fn starts(row: &SqliteRow) -> Result<RowName> {
     let partition: &str = get(row, 1)?;
-    let partition = (partition != WHOLE).then(|| Key::new(partition)).transpose()?;
+    let partition = (partition != WHOLE_QUEUE).then(|| Key::new(partition)).transpose()?;
     Ok(RowName::Starts(QueueName::new(get::<&str, _>(row, 0)?)?, partition))
 }
 

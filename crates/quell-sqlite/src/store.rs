@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndHub, EndNotification, JobId, Location, Operation, Result, Store,
+    Answer, Capabilities, EndHub, EndNotification, JobId, Location, Now, Operation, Result, Store,
     Timestamp, WakeHub, Wakeups,
 };
 use quell_engine::Engine;
@@ -117,7 +117,7 @@ impl Store for SqliteStore {
         Some(&self.location)
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         self.engine.call(now, operation).await
     }
 

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use quell_core::job::Shape;
 use quell_core::{Job, JobId, JobState, Result, Timestamp};
+use quell_engine::sql::Value;
 use sqlx::SqliteConnection;
 
 use crate::counts::{LaneState, LaneTally, count_and_commit};
@@ -200,19 +201,15 @@ pub(crate) async fn insert_new(
     );
     let bind = |query: Trip, (job, lane_id, task_id): &Laned<'_>| {
         let window = &job.window;
-        Ok(query
+        let query = query
             .bind(signed(job.id.get()))
             .bind(*lane_id)
             .bind(*task_id)
             .bind(job.waits)
             .bind(window.due_at.as_micros())
-            .bind(window.first_at.as_micros())
-            .bind(window.bound_at.map(Timestamp::as_micros))
-            .bind(unless_min(window.asked_at))
-            .bind(unless_min(window.not_before))
-            .bind(window.reason.code())
-            .bind(signed(window.triggers))
-            .bind(signed(job.suppressed))
+            .bind(window.first_at.as_micros());
+        let query = bind_window(query, job);
+        Ok(query
             .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
             .bind(hold(job))
             .bind(shape(job)?)
@@ -283,18 +280,14 @@ pub(crate) async fn update_joined(
     let bind = |query: Trip, (job, lane_id, _): &Laned<'_>| {
         let window = &job.window;
         let payload = job.payload.as_str();
-        Ok(query
+        let query = query
             .bind(signed(job.id.get()))
             .bind(*lane_id)
             .bind(job.waits)
             .bind(window.due_at.as_micros())
-            .bind(window.last_at.as_micros())
-            .bind(window.bound_at.map(Timestamp::as_micros))
-            .bind(unless_min(window.asked_at))
-            .bind(unless_min(window.not_before))
-            .bind(window.reason.code())
-            .bind(signed(window.triggers))
-            .bind(signed(job.suppressed))
+            .bind(window.last_at.as_micros());
+        let query = bind_window(query, job);
+        Ok(query
             .bind(job.attempt)
             .bind(shape(job)?)
             .bind(partition(job))
@@ -365,7 +358,7 @@ pub(crate) async fn put(
 fn bind_whole(query: Trip, (job, lane_id, task_id): &Laned<'_>) -> Result<Trip> {
     let window = &job.window;
     let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
-    Ok(query
+    let query = query
         .bind(signed(job.id.get()))
         .bind(*lane_id)
         .bind(*task_id)
@@ -373,17 +366,12 @@ fn bind_whole(query: Trip, (job, lane_id, task_id): &Laned<'_>) -> Result<Trip> 
         .bind(job.waits)
         .bind(window.due_at.as_micros())
         .bind(window.first_at.as_micros())
-        .bind(window.last_at.as_micros())
-        .bind(maybe(window.bound_at))
-        .bind(unless_min(window.asked_at))
-        .bind(unless_min(window.not_before))
-        .bind(window.reason.code())
-        .bind(signed(window.triggers))
-        .bind(signed(job.suppressed))
+        .bind(window.last_at.as_micros());
+    Ok(bind_window(query, job)
         .bind(job.attempt)
         .bind(job.failures)
         .bind(signed(job.token.get()))
-        .bind(job.lapses)
+        .bind(job.crashes)
         .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
         .bind(hold(job))
         .bind(maybe(job.lease_until))
@@ -397,6 +385,26 @@ fn bind_whole(query: Trip, (job, lane_id, task_id): &Laned<'_>) -> Result<Trip> 
         .bind(partition(job))
         .bind(job.output.as_ref().map(|output| output.as_str().to_owned()))
         .bind(traces(job)))
+}
+
+/// Binds the columns from `bound_at` to `suppressed`: what triggers change in a window, except its times.
+fn bind_window(query: Trip, job: &Job) -> Trip {
+    let window = &job.window;
+    query
+        .bind(window.bound_at.map(Timestamp::as_micros))
+        .bind(unless_min(window.asked_at))
+        .bind(unless_min(window.not_before))
+        .bind(window.reason.code())
+        .bind(signed(window.triggers))
+        .bind(signed(job.suppressed))
+}
+
+/// Binds the value of a column.
+pub(crate) fn bind(query: Trip, value: Value) -> Trip {
+    match value {
+        Value::Number(number) => query.bind(number),
+        Value::Text(text) => query.bind(text),
+    }
 }
 
 /// Which place of its key a job holds: see the schema.

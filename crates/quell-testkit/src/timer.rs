@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::{Result, Timestamp};
-use quell_portable::{Delivery, MemoryTimer, Message, Received, Scheduled, Timer};
-
-/// The answer to a message that is sent.
-type Sent = Result<Option<Scheduled>>;
+use quell_portable::{Delivery, MemoryTimer, Message, Received, ScheduleResult, Scheduled, Timer};
 
 /// A message on its way to the timer.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +23,7 @@ impl Sending<'_> {
     ///
     /// # Errors
     /// As the timer.
-    pub async fn to(self, timer: &MemoryTimer) -> Sent {
+    pub async fn to(self, timer: &MemoryTimer) -> ScheduleResult {
         timer.schedule(self.message, self.now, self.at).await
     }
 }
@@ -43,7 +40,7 @@ pub trait Around: Debug + Send + Sync + 'static {
     }
 
     /// As [`Timer::schedule`].
-    async fn send(&self, sending: Sending<'_>) -> Sent {
+    async fn send(&self, sending: Sending<'_>) -> ScheduleResult {
         sending.to(self.timer()).await
     }
 
@@ -96,7 +93,7 @@ impl<A: Around> Timer for Bent<A> {
         self.0.timer().lock()
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Sent {
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> ScheduleResult {
         self.0.send(Sending { message, now, at }).await
     }
 

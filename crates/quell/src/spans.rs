@@ -206,7 +206,7 @@ mod tests {
             payload: Payload::from_stored("1"),
             attempt: 1,
             failures: 0,
-            lapses: 0,
+            crashes: 0,
             triggers: 1,
             first_at: at,
             due_at: at,

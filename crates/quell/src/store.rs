@@ -34,9 +34,9 @@ pub use quell_core::heartbeat::Heartbeat;
 pub use quell_core::schedule::{Fired, Ticked};
 pub use quell_core::{
     Answer, Call, Cancelled, Capabilities, Claim, Claimed, ClaimedJob, Draw, EndHub,
-    EndNotification, Failure, FailureKind, Lapsed, Lease, LeaseToken, Location, MemoryStore,
-    NextDue, Operation, OperationKind, Outcome, Pruned, Renewal, Root, Scope, Settled, Settlement,
-    Snapshot, Steps, Store, StoreId, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch,
-    in_savepoint, lacks, no_such_job,
+    EndNotification, ExpiredLease, Failure, FailureKind, Lease, LeaseToken, Location, MemoryStore,
+    NextDue, Now, Operation, OperationKind, Outcome, Pruned, Renewal, Root, Scope, Settled,
+    Settlement, Snapshot, Steps, Store, StoreId, UnreadableJobs, WakeHub, Wakeup, Wakeups,
+    dispatch, in_savepoint, lacks, no_such_job,
 };
 pub use quell_engine as engine;

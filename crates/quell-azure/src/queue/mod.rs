@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use quell_core::{Error, ErrorKind, Result, Timestamp};
-use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
+use quell_portable::{Delivery, Message, Received, ScheduleResult, Scheduled, Timer};
 use tokio::time::{Instant, sleep};
 
 use crate::error::{check_length, error_code, in_doubt};
@@ -154,12 +154,7 @@ impl Timer for StorageQueue {
         Duration::from_secs(self.lock_secs)
     }
 
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> ScheduleResult {
         check_length(message, MOST_BYTES)?;
         let text = Envelope { at, put_offs: 0, body: message.body.clone() }.encode();
         let secs = wire::seconds_until(now, at);

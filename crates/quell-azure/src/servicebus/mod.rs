@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fe2o3_amqp::types::primitives::Value;
 use quell_core::{Error, ErrorKind, Result, Timestamp};
-use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
+use quell_portable::{Delivery, Message, Received, ScheduleResult, Scheduled, Timer};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -190,12 +190,7 @@ impl Timer for ServiceBus {
         self.options.lock
     }
 
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> ScheduleResult {
         check_length(message, MOST_BYTES)?;
         if at > now {
             let answer = self.manage(Operation::schedule(message, at)?).await?;

@@ -73,6 +73,22 @@ async fn a_burst_wakes_the_other_process(triggers: &Quell, works_there: &Quell) 
     worker.run_until(asked).await.unwrap();
 }
 
+/// The same where both processes open these options with a timer in Service Bus, which buries no message.
+async fn service_bus_wakes_the_other_process(
+    stand_in: &StandIn,
+    options: impl Fn() -> AzureOptions,
+) {
+    let open = async || {
+        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
+        let options = options().timeout(PATIENCE).timer("servicebus://stand-in/q", timer);
+        client(options.open_store().await.unwrap())
+    };
+    let (one, other) = (open().await, open().await);
+    a_burst_wakes_the_other_process(&one, &other).await;
+    let counts = stand_in.counts(QUEUE).unwrap();
+    assert_eq!(counts.dead, 0, "{counts:?}");
+}
+
 #[tokio::test]
 async fn r34_a_storage_queue_of_a_url_wakes_workers_of_other_processes() {
     let url = url(&Place::new());
@@ -84,15 +100,7 @@ async fn r34_a_storage_queue_of_a_url_wakes_workers_of_other_processes() {
 async fn r34_service_bus_wakes_workers_of_other_processes() {
     let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
     stand_in.create_queue(QUEUE, lock(Duration::from_secs(60))).unwrap();
-    let open = || async {
-        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
-        let options = place.options().timeout(PATIENCE).timer("servicebus://stand-in/q", timer);
-        client(options.open_store().await.unwrap())
-    };
-    let (one, other) = (open().await, open().await);
-    a_burst_wakes_the_other_process(&one, &other).await;
-    let counts = stand_in.counts(QUEUE).unwrap();
-    assert_eq!(counts.dead, 0, "{counts:?}");
+    service_bus_wakes_the_other_process(&stand_in, || place.options()).await;
 }
 
 /// One queue of messages for the store, whatever its partitions.
@@ -108,16 +116,8 @@ async fn r34_one_timer_wakes_workers_of_all_partitions() {
     let refused = in_partitions(without).await.unwrap_err();
     assert_eq!(refused.field(), Some("timer"), "{refused}");
     let place = Place::new();
-    let open = || async {
-        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
-        let options = place.options().timeout(PATIENCE).layout(quell_azure::Layout::Queues);
-        let options = options.timer("servicebus://stand-in/q", timer);
-        client(options.open_store().await.unwrap())
-    };
-    let (one, other) = (open().await, open().await);
-    a_burst_wakes_the_other_process(&one, &other).await;
-    let counts = stand_in.counts(QUEUE).unwrap();
-    assert_eq!(counts.dead, 0, "{counts:?}");
+    let options = || place.options().layout(quell_azure::Layout::Queues);
+    service_bus_wakes_the_other_process(&stand_in, options).await;
 }
 
 /// A process without the timer would write jobs and wake no worker.

@@ -18,11 +18,11 @@ fn settled(t: u64, job: u64, token: u64, outcome: &str, became: &str) -> Value {
     event
 }
 
-fn lapse(t: u64, job: u64, token: u64) -> Value {
+fn expiry(t: u64, job: u64, token: u64) -> Value {
     let t = Timestamp::from_micros(t.cast_signed());
     let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::new(7)));
     let became = SettledAs::Scheduled { due: t };
-    serde_json::to_value(Event::Lapse { t, job, token, became, crash: false }).unwrap()
+    serde_json::to_value(Event::Expire { t, job, token, became, crash: false }).unwrap()
 }
 
 /// The row of the job at the end.
@@ -59,7 +59,7 @@ fn r22_a_commit_of_unknown_outcome_may_have_ended_the_job_or_not() {
     assert_eq!(open(&report, "P11"), 1, "{}", report.table());
     // It did not commit: the lease expired, and the job ran again.
     let again = [
-        lapse(1_020, 1, 1),
+        expiry(1_020, 1, 1),
         window(1_020, 1, "quiet"),
         claimed(1_030, 1, 2, 1),
         settled(1_040, 1, 2, "succeeded", "succeeded"),
@@ -95,7 +95,7 @@ fn r22_a_transaction_that_did_not_commit_excuses_nothing() {
     let asked = [&BEGUN()[..], &[settle_in(1, 1)]].concat();
     let (report, text) = run(&[&asked[..], &other(30)].concat(), &[]);
     assert!(!report.broke("P9") && open(&report, "P9") == 1, "its key may be free: {text}");
-    for refutation in [ended(40, 1, 1, "failed", 50), lapse(1_020, 1, 1)] {
+    for refutation in [ended(40, 1, 1, "failed", 50), expiry(1_020, 1, 1)] {
         let events = [&asked[..], &other(30), &[refutation]].concat();
         let (report, text) = run(&events, &[]);
         assert!(report.broke("P9"), "two attempts of the key ran at once: {text}");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    Answer, AttemptOutcome, FailureKind, JobState, NextDue, Outcome, Result, Settled, SettledAs,
-    Settlement, Store, Timestamp,
+    Answer, AttemptOutcome, FailureKind, JobState, NextDue, Now, Outcome, Result, Settled,
+    SettledAs, Settlement, Store, Timestamp,
 };
 
 use super::store::at_once;
@@ -65,11 +65,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
 ];
 
-fn absorb_nothing(
-    buggy: &Buggy,
-    now: Option<Timestamp>,
-    settlement: &mut Settlement,
-) -> Result<()> {
+fn absorb_nothing(buggy: &Buggy, now: Now, settlement: &mut Settlement) -> Result<()> {
     let Some(job) = at_once(buggy.inner.job(settlement.lease.job))? else { return Ok(()) };
     let at = now.unwrap_or(Timestamp::MIN);
     if matches!(settlement.outcome, Outcome::Failed(_))
@@ -93,7 +89,7 @@ fn name_another(buggy: &Buggy, event: &mut Event) {
         }
         // A failure would hold back another job, too.
         Event::Settle { outcome: AttemptOutcome::Failed, .. } => return,
-        Event::Settle { became, job, .. } | Event::Lapse { became, job, .. } => (became, *job),
+        Event::Settle { became, job, .. } | Event::Expire { became, job, .. } => (became, *job),
         _ => return,
     };
     if let (SettledAs::Absorbed { by, .. }, Some(other)) = (became, memory.elsewhere)
@@ -103,12 +99,7 @@ fn name_another(buggy: &Buggy, event: &mut Event) {
     }
 }
 
-fn disarm(
-    buggy: &Buggy,
-    now: Option<Timestamp>,
-    _: &Settlement,
-    settled: &mut Settled,
-) -> Result<()> {
+fn disarm(buggy: &Buggy, now: Now, _: &Settlement, settled: &mut Settled) -> Result<()> {
     if let SettledAs::Absorbed { by, .. } = settled.became {
         buggy.memory().disarmed.insert(by);
         let due = now.unwrap_or(Timestamp::MIN) + Duration::from_secs(3_600);

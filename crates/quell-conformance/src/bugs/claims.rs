@@ -158,7 +158,7 @@ fn succeeded_once(buggy: &Buggy, now: Timestamp, claim: &Claim) -> Result<Option
         token: job.token.next(claim.draw),
         attempt: job.attempt + 1,
         failures: 0,
-        lapses: 0,
+        crashes: 0,
         lease_until: Some(now + claim.lease),
         ..job.clone()
     };

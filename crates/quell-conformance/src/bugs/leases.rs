@@ -22,7 +22,7 @@ fn claimed(answer: Result<Answer>, change: impl FnMut(&mut ClaimedJob)) -> Resul
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         suite: &[
-            "r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts",
+            "r21_an_expired_lease_is_taken_back_and_nothing_it_reports_counts",
             "r21_only_the_current_token_counts",
         ],
         checker: &["P10"],
@@ -60,7 +60,7 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::new("NeverRenews", 21, "leases are never renewed")
     },
     Bug {
-        suite: &["r21_lapsed_leases_are_taken_back_in_order", "r31_a_crashed_slot_comes_back"],
+        suite: &["r21_expired_leases_are_taken_back_in_order", "r31_a_crashed_slot_comes_back"],
         checker: &["P32"],
         alone: true,
         bends: &[Bend::Perform(|_, _, operation| {
@@ -116,23 +116,23 @@ pub(super) const BUGS: &[Bug] = &[
         alone: true,
         bends: &[Bend::Answer(|buggy, _, _, answer| {
             claimed(answer, |job| {
-                if job.lapses > 0 {
+                if job.crashes > 0 {
                     job.attempt += 1;
                     charge(buggy, job);
                 }
             })
         })],
-        ..Bug::new("ChargesLapses", 25, "an expired lease spends an attempt")
+        ..Bug::new("ChargesExpiries", 25, "an expired lease spends an attempt")
     },
     Bug {
         suite: &[
-            "r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports",
-            "r12_r25_the_successor_takes_over_the_lapses",
+            "r21_r25_crashes_in_a_row_are_counted_until_an_attempt_reports",
+            "r12_r25_the_successor_takes_over_the_crashes",
             "r25_a_crash_beside_other_workers_counts",
             "r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts",
         ],
-        bends: &[Bend::Answer(|_, _, _, answer| claimed(answer, |job| job.lapses = 0))],
-        ..Bug::new("ForgetsLapses", 25, "crashes are not counted")
+        bends: &[Bend::Answer(|_, _, _, answer| claimed(answer, |job| job.crashes = 0))],
+        ..Bug::new("ForgetsCrashes", 25, "crashes are not counted")
     },
     Bug {
         suite: &[
@@ -142,10 +142,10 @@ pub(super) const BUGS: &[Bug] = &[
         bends: &[Bend::Answer(|_, _, _, answer| {
             claimed(answer, |job| {
                 let starts = u32::try_from(job.token.starts()).expect("few starts");
-                job.lapses = starts - 1;
+                job.crashes = starts - 1;
             })
         })],
-        ..Bug::new("CountsEveryLapse", 25, "each expired lease counts as a crash")
+        ..Bug::new("CountsEveryExpiry", 25, "each expired lease counts as a crash")
     },
     Bug {
         suite: &["r25_workers_are_listed_until_they_stop_or_stay_away"],

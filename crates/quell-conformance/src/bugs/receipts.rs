@@ -2,7 +2,7 @@
 
 use quell_core::edge::Edge;
 use quell_core::history::Event;
-use quell_core::{Batch, JobFilter, JobState, Receipt, Result, Store, Timestamp, TriggerId};
+use quell_core::{Batch, JobFilter, JobState, Now, Receipt, Result, Store, Timestamp, TriggerId};
 
 use super::store::at_once;
 use super::{Bend, Bug, Buggy};
@@ -90,11 +90,7 @@ fn join_running(
 }
 
 /// Counts a trigger of a trailing task on the key's last job, which has run.
-fn suppress_trailing(
-    buggy: &Buggy,
-    now: Option<Timestamp>,
-    batch: &mut Batch,
-) -> Option<Result<Vec<Receipt>>> {
+fn suppress_trailing(buggy: &Buggy, now: Now, batch: &mut Batch) -> Option<Result<Vec<Receipt>>> {
     let [trigger] = &batch.triggers[..] else { return None };
     let keyed = trigger.keyed.as_ref()?;
     if keyed.debounce.edge != Edge::Trailing

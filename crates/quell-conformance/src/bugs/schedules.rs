@@ -2,7 +2,7 @@
 
 use quell_core::history::Event;
 use quell_core::schedule::{CatchUp, Fired, ScheduleInfo, ScheduleState, TickedBy};
-use quell_core::{Answer, Operation, Receipt, Result, ScheduleName, Store, Timestamp};
+use quell_core::{Answer, Now, Operation, Receipt, Result, ScheduleName, Store, Timestamp};
 
 use super::store::at_once;
 use super::{Bend, Bug, Buggy};
@@ -163,7 +163,7 @@ fn schedule(buggy: &Buggy, name: &ScheduleName) -> Result<Option<ScheduleInfo>> 
 }
 
 /// Answers and records a pause that has no effect.
-fn pretend_pause(buggy: &Buggy, now: Option<Timestamp>, name: &ScheduleName) -> Result<Answer> {
+fn pretend_pause(buggy: &Buggy, now: Now, name: &ScheduleName) -> Result<Answer> {
     if let Some(info) = schedule(buggy, name)? {
         let (t, state) = (now.unwrap_or(Timestamp::MIN), ScheduleState::Paused);
         buggy.sink.record(&Event::schedule(t, &ScheduleInfo { state, ..info }));
@@ -187,7 +187,7 @@ fn fire_again(buggy: &Buggy, now: Timestamp, fired: &Fired) -> Result<()> {
 }
 
 /// Removes the job that some ticks triggered.
-fn lose(buggy: &Buggy, now: Option<Timestamp>, receipt: &Receipt) {
+fn lose(buggy: &Buggy, now: Now, receipt: &Receipt) {
     if let Receipt::Accepted { job, .. } = receipt
         && buggy.each_third()
     {

@@ -12,8 +12,8 @@ use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::CatchUp;
 use quell_core::{
     Answer, Batch, Capabilities, Effect, EffectName, EndNotification, Error, ErrorKind, Job,
-    JobFilter, JobId, JobState, Key, Lease, MemoryStore, Operation, Receipt, Result, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups,
+    JobFilter, JobId, JobState, Key, Lease, MemoryStore, Now, Operation, Receipt, Result,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups,
 };
 
 use super::{Bend, Bug};
@@ -144,7 +144,7 @@ impl Buggy {
     }
 
     /// Performs an operation as this store does.
-    fn perform(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    fn perform(&self, now: Now, operation: Operation) -> Result<Answer> {
         for bend in self.bug.bends {
             if let Bend::Perform(perform) = bend
                 && let Some(answer) = perform(self, now, &operation)
@@ -161,7 +161,7 @@ impl Buggy {
 
     pub(super) fn enqueue(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let accepted = batches.into_iter().map(|batch| {
@@ -172,7 +172,7 @@ impl Buggy {
         accepted.collect()
     }
 
-    fn accept(&self, now: Option<Timestamp>, mut batch: Batch) -> Result<Result<Vec<Receipt>>> {
+    fn accept(&self, now: Now, mut batch: Batch) -> Result<Result<Vec<Receipt>>> {
         for bend in self.bug.bends {
             match bend {
                 Bend::Trigger(change) => {
@@ -196,7 +196,7 @@ impl Buggy {
         Ok(receipts)
     }
 
-    fn settle(&self, now: Option<Timestamp>, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
+    fn settle(&self, now: Now, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         let mut settled = Vec::with_capacity(settlements.len());
         for presented in settlements {
             let mut given = presented.clone();
@@ -259,7 +259,7 @@ impl Store for Buggy {
         claims.map_or(of_model, |claims| claims(of_model))
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let requested = operation.clone();
         let (mut now, mut operation) = (now, operation);
         for bend in self.bug.bends {

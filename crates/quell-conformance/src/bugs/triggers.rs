@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_core::{
-    Answer, Batch, Error, ErrorKind, Fold, JobId, Key, NewTrigger, Payload, Receipt, Result,
+    Answer, Batch, Error, ErrorKind, Fold, JobId, Key, NewTrigger, Now, Payload, Receipt, Result,
     TaskName, Timestamp, TriggerId, When,
 };
 
@@ -131,7 +131,7 @@ fn lost() -> TaskName {
 
 fn acknowledge_unwritten(
     buggy: &Buggy,
-    now: Option<Timestamp>,
+    now: Now,
     batch: &mut Batch,
 ) -> Option<Result<Vec<Receipt>>> {
     let [trigger] = &batch.triggers[..] else { return None };
@@ -160,7 +160,7 @@ fn refuse_accepted(
 /// stays and the next trigger with that key is lost.
 pub(super) fn mark_first(
     buggy: &Buggy,
-    now: Option<Timestamp>,
+    now: Now,
     mut batches: Vec<Batch>,
     key: fn(&NewTrigger) -> Option<&Key>,
 ) -> Accepting<'_> {
@@ -183,7 +183,7 @@ pub(super) fn mark_first(
 
 async fn accept_each_member(
     buggy: &Buggy,
-    now: Option<Timestamp>,
+    now: Now,
     batches: Vec<Batch>,
 ) -> Result<Vec<Result<Vec<Receipt>>>> {
     let mut receipts = Vec::new();

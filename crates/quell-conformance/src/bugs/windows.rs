@@ -6,7 +6,7 @@ use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Answer, Batch, JobState, Key, NewTrigger, Operation, Receipt, Result, SettledAs, Store,
+    Answer, Batch, JobState, Key, NewTrigger, Now, Operation, Receipt, Result, SettledAs, Store,
     Timestamp,
 };
 
@@ -221,12 +221,7 @@ fn rename(key: &mut Key) {
     }
 }
 
-fn notice_caps(
-    buggy: &Buggy,
-    now: Option<Timestamp>,
-    batch: &Batch,
-    receipts: &mut Result<Vec<Receipt>>,
-) {
+fn notice_caps(buggy: &Buggy, now: Now, batch: &Batch, receipts: &mut Result<Vec<Receipt>>) {
     for trigger in &batch.triggers {
         if receipts.is_ok()
             && let Err(error) = notice_cap(buggy, now, trigger)
@@ -237,7 +232,7 @@ fn notice_caps(
 }
 
 /// Makes the window of a trigger due, if it is past the bound that its trigger had before the bug.
-fn notice_cap(buggy: &Buggy, now: Option<Timestamp>, trigger: &NewTrigger) -> Result<()> {
+fn notice_cap(buggy: &Buggy, now: Now, trigger: &NewTrigger) -> Result<()> {
     let Some(keyed) = &trigger.keyed else { return Ok(()) };
     let Some(window) = buggy.of_key(&trigger.task, &keyed.key, JobState::Scheduled)? else {
         return Ok(());

@@ -12,7 +12,7 @@ use quell_core::{
 };
 
 use crate::rig::{Rig, fails, keyed, lease, plain, queue, task};
-use crate::suite::transactions::Connection;
+use crate::suite::transactions::{Connection, Success};
 
 /// A trigger of one of two tasks, with or without a key and a partition.
 #[must_use]
@@ -110,7 +110,7 @@ async fn settle_some(store: &dyn Store, db: &mut dyn Connection) {
 async fn has_ended(store: &dyn Store, db: &mut dyn Connection, lease: Lease) -> bool {
     let location = store.location().expect("the store has transactions");
     db.begin().await;
-    if let Err(error) = db.settle(location, &lease, None, None).await {
+    if let Err(error) = db.settle(location, Success { lease, now: None, output: None }).await {
         // Another actor has cancelled it since.
         assert_eq!(error.kind(), ErrorKind::IllegalMove, "{error}");
         db.end(false).await;

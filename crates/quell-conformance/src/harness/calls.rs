@@ -1,5 +1,6 @@
 //! Every call of a store, and the rows that it is made on: for tests that cut each of them off.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -37,6 +38,27 @@ pub struct Case {
     pub cold: bool,
     /// Whether the store is opened for the call, and so knows none of the names.
     pub stranger: bool,
+}
+
+/// What a caller learns of a call that is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reported {
+    /// It was done.
+    Done,
+    /// It was not done.
+    Failed,
+    /// It may have been done.
+    Unknown,
+}
+
+impl Case {
+    /// Judges what callers learned of the call's cuts, by whether the whole call changes rows: it does if it
+    /// is to, and then only may the outcome of a cut be unknown.
+    pub fn judge(&self, changes: bool, reported: &BTreeMap<Reported, usize>) {
+        assert_eq!(changes, self.writes, "{}: it is to change rows, or not to", self.name);
+        let is_unknown = reported.contains_key(&Reported::Unknown);
+        assert_eq!(is_unknown, changes, "{}: {reported:?}", self.name);
+    }
 }
 
 /// A step from an async block, with what it returns left aside.

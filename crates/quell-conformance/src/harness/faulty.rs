@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Operation, Result, Store,
-    Timestamp, Wakeups,
+    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Now, Operation, Result, Store,
+    Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -95,7 +95,7 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.capabilities()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         self.fail_nth(self.inner.call(now, operation)).await
     }
 

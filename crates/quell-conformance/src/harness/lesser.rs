@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Batch, Capabilities, EndNotification, Error, JobId, Operation, QueueName, Receipt,
-    Result, Store, TaskName, Timestamp, Wakeups, lacks,
+    Answer, Batch, Capabilities, EndNotification, Error, JobId, Now, Operation, QueueName, Receipt,
+    Result, Store, TaskName, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -78,7 +78,7 @@ impl<S: Store> Lesser<S> {
 impl<S: Store> Lesser<S> {
     async fn enqueue_less(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         mut batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         if batches.iter().any(Batch::asks_dedup) {
@@ -159,7 +159,7 @@ impl<S: Store> Store for Lesser<S> {
         self.claims
     }
 
-    async fn call(&self, now: Option<Timestamp>, mut operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, mut operation: Operation) -> Result<Answer> {
         self.less(&mut operation)?;
         match operation {
             Operation::Enqueue { batches } => {

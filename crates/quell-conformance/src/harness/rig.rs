@@ -10,10 +10,10 @@ use quell_core::trace::TraceContext;
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    AttemptOutcome, Batch, Claim, ClaimedJob, Draw, ExplainTarget, Explanation, Failure,
-    FailureKind, Fold, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken, NewTrigger,
-    NextDue, Outcome, Payload, Pruned, QueueName, QueueSettings, Receipt, Renewal, Result,
-    Retention, SettledAs, Settlement, Store, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Batch, Claim, ClaimedJob, Draw, ExpiredLease, ExplainTarget, Explanation,
+    Failure, FailureKind, Fold, Job, JobFilter, JobId, JobState, Key, Lease, LeaseToken,
+    NewTrigger, NextDue, Outcome, Payload, Pruned, QueueName, QueueSettings, Receipt, Renewal,
+    Result, Retention, SettledAs, Settlement, Store, TaskName, Timestamp, WorkerId,
 };
 
 /// A fresh store and whatever must outlive it.
@@ -284,7 +284,7 @@ impl Rig {
     }
 
     /// Reclaims expired leases.
-    pub async fn reap(&self) -> Vec<Lapsed> {
+    pub async fn reap(&self) -> Vec<ExpiredLease> {
         self.store.reap(Some(self.now), 1_000).await.expect("the store reaps")
     }
 

@@ -1,16 +1,20 @@
-//! What must hold of the rig's queue where its jobs are spread over four homes: partitions of a table, or
-//! shards of a server.
+//! What must hold of stores whose jobs have homes: partitions of a table, or shards of a server. Each
+//! queue has a home of its own, and one may be spread over several.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use quell_core::dedup::Dedup;
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueSettings, Receipt, Result, Store,
+    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
+    ScheduleName, Store, TaskSettings,
 };
+use tokio::task::JoinSet;
 
-use crate::rig::{Rig, key, keyed, queue, secs};
+use crate::rig::{Rig, key, keyed, plain, queue, secs, task};
 
-/// How many homes the queue has.
+/// How many homes a spread queue has.
 pub const HOMES: usize = 4;
 
 async fn take(store: &dyn Store, triggers: Vec<NewTrigger>) -> Result<Vec<Receipt>> {
@@ -18,7 +22,53 @@ async fn take(store: &dyn Store, triggers: Vec<NewTrigger>) -> Result<Vec<Receip
     store.enqueue(Some(Rig::START), vec![batch]).await.and_then(|mut answers| answers.remove(0))
 }
 
-/// Triggers of one key meet in one home, also those of another process, `other`; and claims find the jobs
+/// A schedule of this queue.
+#[must_use]
+pub fn schedule(queue: QueueName) -> Schedule {
+    Schedule {
+        name: ScheduleName::new("s").expect("a valid name"),
+        spec: Spec::every(secs(10), Rig::START).expect("a valid interval"),
+        catch_up: CatchUp::All,
+        trigger: NewTrigger { queue, ..plain("1") },
+    }
+}
+
+/// Callers at once, each with a store that it opens, take ids of one home, which finds the jobs by them;
+/// `home` says where a job is.
+pub async fn ids_stay_with_their_home<S: Store, F: Future<Output = S> + Send + 'static>(
+    callers: usize,
+    open: impl Fn() -> F,
+    home: impl Fn(JobId) -> u64,
+) {
+    const CALLS: usize = 12;
+    let mut calls = JoinSet::new();
+    for caller in 0..callers {
+        let opened = open();
+        calls.spawn(async move {
+            let store = opened.await;
+            let mut jobs = Vec::new();
+            for call in 0..CALLS {
+                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
+                let triggers = vec![plain("1"), NewTrigger { dedup: Some(dedup), ..plain("2") }];
+                let taken = take(&store, triggers).await.expect("is accepted");
+                jobs.extend(taken.iter().filter_map(Receipt::job));
+            }
+            jobs
+        });
+    }
+    let jobs: Vec<JobId> = calls.join_all().await.concat();
+    let each: BTreeSet<JobId> = jobs.iter().copied().collect();
+    assert_eq!(each.len(), callers * CALLS * 2, "each trigger has a job of its own");
+    let homes: BTreeSet<u64> = jobs.iter().map(|id| home(*id)).collect();
+    assert_eq!(homes.len(), 1, "a queue in one home: {homes:?}");
+    let store = open().await;
+    for id in each {
+        let found = store.job(id).await.expect("reads");
+        assert!(found.is_some(), "job {id} is found by its id");
+    }
+}
+
+/// Triggers of one key of the rig's queue, which is spread, meet in one home, also those of another process, `other`; and claims find the jobs
 /// of all homes. Answers with the jobs; `home` says where a job is.
 pub async fn keys_keep_their_homes(
     store: &dyn Store,
@@ -50,7 +100,7 @@ pub async fn keys_keep_their_homes(
     jobs
 }
 
-/// What would need all jobs in one home is refused with the remedy, and writes nothing.
+/// What would need all jobs of the rig's queue, which is spread, in one home is refused with the remedy, and writes nothing.
 pub async fn what_needs_one_home_is_refused(store: &dyn Store) {
     let limited = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
     let refused = store.set_queue(&queue(), &limited).await.expect_err("is refused");
@@ -76,4 +126,50 @@ pub async fn what_needs_one_home_is_refused(store: &dyn Store) {
     let counts = store.counts().await.expect("counts jobs");
     let counted: u64 = counts.iter().map(|counts| counts.jobs).sum();
     assert_eq!(counted, together, "what was refused wrote nothing");
+}
+
+/// A home that is made after a task was paused starts no job of it until the task is resumed.
+pub async fn a_later_home_knows_which_tasks_are_paused(store: &dyn Store) {
+    let (now, claim) = (Some(Rig::START), Rig::claim_of(1));
+    store.set_task(&task("t"), &TaskSettings { paused: true }).await.expect("pauses");
+    take(store, vec![plain("1")]).await.expect("is accepted");
+    let claimed = store.claim(now, &claim).await.expect("hands out jobs");
+    assert!(claimed.jobs.is_empty() && claimed.next.due.is_none(), "{claimed:?}");
+    store.set_task(&task("t"), &TaskSettings { paused: false }).await.expect("resumes");
+    assert_eq!(store.claim(now, &claim).await.expect("hands out jobs").jobs.len(), 1);
+}
+
+/// A schedule whose queue is another one now is in the home of that one alone.
+pub async fn a_schedule_moves_to_the_home_of_its_queue(store: &dyn Store) {
+    let now = Some(Rig::START);
+    store.set_schedule(now, &schedule(queue())).await.expect("sets schedules");
+    let other = QueueName::new("other").expect("a valid name");
+    store.set_schedule(now, &schedule(other.clone())).await.expect("sets schedules");
+    let known = store.schedules().await.expect("lists schedules");
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].schedule.trigger.queue, other);
+    let ticked = store.tick(Some(Rig::START + secs(10)), 9).await.expect("ticks");
+    assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
+    store.delete_schedule(now, &known[0].schedule.name).await.expect("deletes schedules");
+    assert!(store.schedules().await.expect("lists schedules").is_empty());
+}
+
+/// Queues that have no home yet, `typo` and the spread `wide`, are empty whatever is asked about them.
+pub async fn queues_without_a_home_are_empty(store: &dyn Store) {
+    let mut before = store.next_due(None, &queue(), &[]).await.expect("looks").now;
+    for name in ["typo", "wide"] {
+        let queue = QueueName::new(name).expect("a valid name");
+        let claim = Claim { queue: queue.clone(), ..Rig::claim_of(9) };
+        let claimed = store.claim(None, &claim).await.expect("hands out jobs");
+        assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
+        assert!(claimed.now >= before, "an empty answer has the time");
+        before = claimed.now;
+        let tasks: Arc<[_]> = Arc::from([task("t")]);
+        let next = store.next_due(None, &queue, &tasks).await.expect("looks");
+        let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.expect("peeks");
+        assert_eq!((next.due, peeked[0].due), (None, None));
+        assert!(!store.delete_queue(&queue).await.expect("deletes queues"));
+        let cancelled = store.cancel_key(None, &task("t"), &key("k")).await;
+        assert_eq!(cancelled.expect("cancels"), None);
+    }
 }

@@ -204,45 +204,22 @@ fn members() -> impl Strategy<Value = Members> {
     batch.prop_map(|(calls, dedup)| Members { calls, dedup })
 }
 
-pub(super) fn call() -> impl Strategy<Value = Call> {
-    (
-        prop::option::weighted(0.8, 0_u8..3),
-        0_u8..14,
-        other(),
-        prop::option::weighted(0.6, 0_u8..3),
-        prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
+prop_compose! {
+    pub(super) fn call()(
+        key in prop::option::weighted(0.8, 0_u8..3),
+        policy in 0_u8..14,
+        queue in other(),
+        partition in prop::option::weighted(0.6, 0_u8..3),
+        priority in prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
         // Now and then longer than a window may be delayed.
-        prop::option::weighted(0.15, prop_oneof![6 => 1_u64..21, 1 => 21_u64..80]),
-        prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
-        prop::option::weighted(0.2, (0_u8..3, any::<bool>())),
-        0_u8..4,
-        prop::option::weighted(0.6, 1_u8..9),
-    )
-        .prop_map(
-            |(
-                key,
-                policy,
-                queue,
-                partition,
-                priority,
-                delay,
-                dedup,
-                idempotency,
-                payload,
-                trace,
-            )| Call {
-                key,
-                policy,
-                queue,
-                partition,
-                priority,
-                delay,
-                dedup,
-                idempotency,
-                payload,
-                trace,
-            },
-        )
+        delay in prop::option::weighted(0.15, prop_oneof![6 => 1_u64..21, 1 => 21_u64..80]),
+        dedup in prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
+        idempotency in prop::option::weighted(0.2, (0_u8..3, any::<bool>())),
+        payload in 0_u8..4,
+        trace in prop::option::weighted(0.6, 1_u8..9),
+    ) -> Call {
+        Call { key, policy, queue, partition, priority, delay, dedup, idempotency, payload, trace }
+    }
 }
 
 fn end() -> impl Strategy<Value = End> {

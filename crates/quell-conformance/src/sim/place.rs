@@ -170,7 +170,7 @@ impl Stores {
                 Event::Window { queue, due, .. } => opened.hub.wake(Some(queue), *due),
                 // A key or a slot has come free, or what holds work back has changed.
                 Event::Settle { .. }
-                | Event::Lapse { .. }
+                | Event::Expire { .. }
                 | Event::Cancel { .. }
                 | Event::Queue { .. }
                 | Event::QueueDeleted { .. }

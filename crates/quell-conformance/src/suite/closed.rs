@@ -192,12 +192,12 @@ pub async fn r10_r12_a_closed_window_that_fails_runs_again_before_newer_ones(mut
 /// Whatever brings the job back, it is a closed window that runs first; its last failure is its
 /// death, for nothing newer covers its triggers.
 pub async fn r10_r12_an_absorption_that_does_not_fit_stays_a_window_of_its_own(mut rig: Rig) {
-    let lapses = None;
+    let lease_expires = None;
     let ends = [
         Some(fails(secs(20), false)),
         Some(Outcome::Snoozed { delay: secs(20) }),
         Some(Outcome::Released),
-        lapses,
+        lease_expires,
     ];
     for (row, end) in ends.into_iter().enumerate() {
         let begin = row as u64 * 1_000;

@@ -188,7 +188,7 @@ pub async fn r12_without_a_newer_window_it_becomes_the_open_window_again(mut rig
 }
 
 /// There is only ever one open window of a key, whatever brings the older job back.
-pub async fn r12_snoozed_released_and_lapsed_jobs_join_the_newer_window_too(mut rig: Rig) {
+pub async fn r12_snoozed_released_and_reclaimed_jobs_join_the_newer_window_too(mut rig: Rig) {
     for (round, how) in ["snooze", "release", "expiry"].into_iter().enumerate() {
         let begin = round as u64 * 1_000;
         rig.at(begin).trigger(keyed(how)).await;

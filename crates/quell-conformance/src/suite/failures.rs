@@ -21,29 +21,29 @@ async fn crash(rig: &mut Rig, second: u64) -> (ClaimedJob, SettledAs) {
 
 /// A claim shows how often in a row attempts of its job ended without a report; one that reports ends
 /// the row, whatever its outcome is.
-pub async fn r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports(mut rig: Rig) {
+pub async fn r21_r25_crashes_in_a_row_are_counted_until_an_attempt_reports(mut rig: Rig) {
     let id = rig.trigger(plain("1")).await.job().expect("a job");
     let mut shown = Vec::new();
     let ends = [Outcome::Released, fails(secs(1), false), Outcome::Snoozed { delay: secs(1) }];
     for (round, end) in ends.into_iter().enumerate() {
         let begin = round as u64 * 10_000;
-        for lapse in 0..2 {
-            shown.push(crash(&mut rig, begin + lapse * 2_000).await.0.lapses);
+        for expiry in 0..2 {
+            shown.push(crash(&mut rig, begin + expiry * 2_000).await.0.crashes);
         }
-        assert_eq!(rig.job(id).await.lapses, shown.last().copied().unwrap_or_default() + 1);
+        assert_eq!(rig.job(id).await.crashes, shown.last().copied().unwrap_or_default() + 1);
         let job = rig.at(begin + 4_000).claim_one().await;
-        shown.push(job.lapses);
+        shown.push(job.crashes);
         rig.settle(lease(&job), end).await;
     }
     // A job that is released was perhaps never begun: it proves nothing.
     assert_eq!(shown, [0, 1, 2, 2, 3, 4, 0, 1, 2]);
     let job = rig.at(90_000).claim_one().await;
-    assert_eq!((job.lapses, job.attempt), (0, 2), "an expired lease spends no attempt");
+    assert_eq!((job.crashes, job.attempt), (0, 2), "an expired lease spends no attempt");
 }
 
 /// After a first expired lease a job does not wait; from the second in a row on it does, so that those which
 /// one worker took with it come back apart.
-pub async fn r21_r25_a_job_that_lapses_again_waits(mut rig: Rig) {
+pub async fn r21_r25_a_job_whose_lease_expires_again_waits(mut rig: Rig) {
     let id = rig.trigger(plain("1")).await.job().expect("a job");
     let mut second = 0;
     for nth in 1..=4 {
@@ -60,7 +60,7 @@ pub async fn r21_r25_a_job_that_lapses_again_waits(mut rig: Rig) {
 
 /// What kills its worker goes on doing so in the window that takes it in, and a new trigger does not
 /// change that.
-pub async fn r12_r25_the_successor_takes_over_the_lapses(mut rig: Rig) {
+pub async fn r12_r25_the_successor_takes_over_the_crashes(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     rig.beat("w1", 1, 10).await;
     let first = rig.at(10).claim_one().await;
@@ -73,8 +73,8 @@ pub async fn r12_r25_the_successor_takes_over_the_lapses(mut rig: Rig) {
     );
     rig.trigger(keyed("a")).await;
     let next = rig.at(200).claim_one().await;
-    assert_eq!((next.id, next.lapses), (successor, 1));
-    assert_eq!(rig.job(first.id).await.lapses, 1);
+    assert_eq!((next.id, next.crashes), (successor, 1));
+    assert_eq!(rig.job(first.id).await.crashes, 1);
 }
 
 /// One of several workers dies with the job each time: another one reaches the store
@@ -89,13 +89,13 @@ pub async fn r25_a_crash_beside_other_workers_counts(mut rig: Rig) {
         let holder = WorkerId::new(names[round as usize]).expect("a valid name");
         let asked = Claim { worker: holder, ..Rig::claim_of(1) };
         let job = rig.at(begin + 1).claim_with(&asked).await.remove(0);
-        assert_eq!(job.lapses, round);
+        assert_eq!(job.crashes, round);
         for name in names.iter().filter(|name| **name != asked.worker.as_str()) {
             rig.beat(name, round, begin + 20).await;
         }
         rig.at(begin + 31).reap().await;
     }
-    assert_eq!(rig.at(90_000).claim_one().await.lapses, 3);
+    assert_eq!(rig.at(90_000).claim_one().await.crashes, 3);
 }
 
 /// The only worker, which its job kills: it counts although no other worker was there, whether its
@@ -105,7 +105,7 @@ pub async fn r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts(mu
     let mut second = 0;
     for (process, pause) in [(0, 5), (1, 600), (2, 40), (3, 10)] {
         rig.beat("w1", process, second).await;
-        assert_eq!(rig.at(second).claim_one().await.lapses, process);
+        assert_eq!(rig.at(second).claim_one().await.crashes, process);
         let back = second + pause;
         rig.beat("w1", process + 1, back).await;
         let reaped_at = back.max(second + 30);
@@ -114,7 +114,7 @@ pub async fn r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts(mu
         second = reaped_at + 1_000;
     }
     rig.beat("w1", 4, second).await;
-    assert_eq!(rig.at(second).claim_one().await.lapses, 4);
+    assert_eq!(rig.at(second).claim_one().await.crashes, 4);
 }
 
 /// The store is away for five minutes, or locked, or all workers are suspended; all of them are
@@ -127,7 +127,7 @@ pub async fn r39_an_outage_of_the_store_counts_no_crash(mut rig: Rig) {
             rig.beat(name, 1, second).await;
         }
         let job = rig.at(second + 1).claim_one().await;
-        assert_eq!(job.lapses, 0, "after {round} outages");
+        assert_eq!(job.crashes, 0, "after {round} outages");
         // One more sign of another worker before it begins.
         rig.beat("w2", 1, second + 9).await;
         second += 300;
@@ -138,7 +138,7 @@ pub async fn r39_an_outage_of_the_store_counts_no_crash(mut rig: Rig) {
         second += 1;
     }
     let job = rig.at(second).claim_one().await;
-    assert_eq!((job.lapses, job.attempt), (0, 1));
+    assert_eq!((job.crashes, job.attempt), (0, 1));
 }
 
 /// A worker that stops for a while, or cannot reach the store, and is back before its lease is taken
@@ -153,12 +153,12 @@ pub async fn r21_r25_a_worker_that_is_back_has_not_crashed(mut rig: Rig) {
     rig.beat("w1", 1, 60).await;
     assert!(!rig.at(60).reap().await[0].crash, "it stopped and is back");
     let job = rig.claim_one().await;
-    assert_eq!(job.lapses, 0);
+    assert_eq!(job.crashes, 0);
     for second in [70, 80, 90] {
         rig.beat("w2", 1, second).await;
     }
     assert!(rig.at(90).reap().await[0].crash, "it hangs, or is cut off alone");
-    assert_eq!(rig.at(200).claim_one().await.lapses, 1);
+    assert_eq!(rig.at(200).claim_one().await.crashes, 1);
 }
 
 /// A worker's row shows what it reported and when it was seen; it goes when the worker stops, and a

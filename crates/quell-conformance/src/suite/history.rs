@@ -111,7 +111,7 @@ pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Re
     recorder.take();
     rig.at(47).reap().await;
     let events = recorder.take();
-    assert!(matches!(events[..], [Event::Lapse { .. }, Event::Window { .. }]), "{events:#?}");
+    assert!(matches!(events[..], [Event::Expire { .. }, Event::Window { .. }]), "{events:#?}");
     rig.settle(lease(&run), quell_core::Outcome::succeeded()).await;
     let events = recorder.take();
     let refused = |event: &Event| matches!(event, Event::Settle { became: SettledAs::Refused, .. });
@@ -119,7 +119,7 @@ pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Re
 }
 
 /// Expired leases, cancels, redrives and removals, each with what became of the job.
-pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Recorder) {
+pub async fn expiries_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Recorder) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     recorder.take();
@@ -127,7 +127,7 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     let t = rig.now();
     let token = Rig::token(1);
     let became = SettledAs::Scheduled { due: t };
-    assert_eq!(recorder.take()[0], Event::Lapse { t, job: run.id, token, became, crash: false });
+    assert_eq!(recorder.take()[0], Event::Expire { t, job: run.id, token, became, crash: false });
 
     let run = rig.claim_one().await;
     rig.settle(lease(&run), fails(secs(1), true)).await;

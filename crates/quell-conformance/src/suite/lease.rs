@@ -12,7 +12,7 @@ use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, secs};
 
 /// A known failure elsewhere: an outcome is written without a fence, so a zombie ends a job that
 /// another worker holds. Here the job runs again under a new fence; the zombie changes nothing.
-pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut rig: Rig) {
+pub async fn r21_an_expired_lease_is_taken_back_and_nothing_it_reports_counts(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let zombie = rig.at(10).claim_one().await;
     rig.at(39);
@@ -22,8 +22,8 @@ pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut 
     let late = rig.settle(lease(&zombie), Outcome::succeeded()).await;
     assert_eq!(late, SettledAs::Refused, "an expired lease does not count, reaped or not");
     assert_eq!(rig.jobs().await, before, "a refused settlement changes nothing");
-    let lapsed = rig.store.reap(Some(rig.now()), 9).await.expect("reaps");
-    assert_eq!(lapsed[0].lease, lease(&zombie));
+    let expired = rig.store.reap(Some(rig.now()), 9).await.expect("reaps");
+    assert_eq!(expired[0].lease, lease(&zombie));
     let again = rig.claim_one().await;
     assert!(again.token > zombie.token);
     assert_eq!(again.attempt, 1, "an expired lease spends no attempt");
@@ -143,7 +143,7 @@ pub async fn r29_released_and_snoozed_attempts_are_not_spent(mut rig: Rig) {
 }
 
 /// To the microsecond, also when the clock below the store goes back.
-pub async fn r21_a_lease_lapses_at_its_end_and_no_sooner(mut rig: Rig) {
+pub async fn r21_a_lease_expires_at_its_end_and_no_sooner(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.at(5).claim_one().await;
     assert_eq!(job.lease_until, Rig::START + secs(35));
@@ -163,7 +163,7 @@ pub async fn r21_a_lease_lapses_at_its_end_and_no_sooner(mut rig: Rig) {
 }
 
 /// The oldest expired lease first, no more than asked for, each once.
-pub async fn r21_lapsed_leases_are_taken_back_in_order(mut rig: Rig) {
+pub async fn r21_expired_leases_are_taken_back_in_order(mut rig: Rig) {
     let mut jobs = Vec::new();
     for second in [0, 5, 10] {
         rig.trigger(plain("1")).await;
@@ -173,16 +173,16 @@ pub async fn r21_lapsed_leases_are_taken_back_in_order(mut rig: Rig) {
     rig.at(100);
     let mut taken = Vec::new();
     for _ in 0..4 {
-        let lapsed = rig.store.reap(Some(rig.now()), 1).await.expect("reaps");
-        taken.extend(lapsed.iter().map(|one| one.lease));
+        let expired = rig.store.reap(Some(rig.now()), 1).await.expect("reaps");
+        taken.extend(expired.iter().map(|one| one.lease));
     }
     assert_eq!(taken, [&jobs[0], &jobs[2], &jobs[1]].map(lease));
     let attempts = rig.store.attempts(jobs[0].id).await.expect("reads");
     assert_eq!(
         attempts.iter().map(|one| one.outcome).collect::<Vec<_>>(),
-        [Some(AttemptOutcome::Lapsed)]
+        [Some(AttemptOutcome::LeaseExpired)]
     );
-    assert_eq!(rig.job(jobs[0].id).await.lapses, 0, "no worker row says that it is gone");
+    assert_eq!(rig.job(jobs[0].id).await.crashes, 0, "no worker row says that it is gone");
 }
 
 /// The worker learns it at its next renewal; what it reports does not count.
@@ -285,9 +285,9 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
 }
 
 /// A claim returns when the first of all leases ends, its own among them.
-pub async fn r21_a_claim_says_when_the_next_lease_lapses(mut rig: Rig) {
+pub async fn r21_a_claim_says_when_the_next_lease_expires(mut rig: Rig) {
     let claim = async |rig: &Rig| {
-        rig.store.claim(Some(rig.now()), &Rig::claim_of(1)).await.expect("claims").next.lapse
+        rig.store.claim(Some(rig.now()), &Rig::claim_of(1)).await.expect("claims").next.expiry
     };
     assert_eq!(claim(&rig).await, None);
     for _ in 0..2 {

@@ -9,11 +9,22 @@ use async_trait::async_trait;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, Batch, Error, Failure, FailureKind, Fold, JobState, Lease, Location,
-    NewTrigger, Outcome, Payload, Result, SettledAs, Settlement, Timestamp, When,
+    AttemptOutcome, Batch, Error, ErrorKind, Failure, FailureKind, Fold, JobState, Lease, Location,
+    NewTrigger, Now, Outcome, Payload, Result, SettledAs, Settlement, When,
 };
 
 use crate::rig::{Rig, debounce, key, keyed, keyed_with, lease, plain};
+
+/// The settlement of an attempt that succeeded.
+#[derive(Clone, Copy, Debug)]
+pub struct Success<'a> {
+    /// The attempt.
+    pub lease: Lease,
+    /// When it ended.
+    pub now: Now,
+    /// What it made.
+    pub output: Option<&'a Payload>,
+}
 
 /// A caller's own connection to the database of a store.
 #[async_trait]
@@ -34,13 +45,7 @@ pub trait Connection: Send {
     ///
     /// # Errors
     /// As the store's function.
-    async fn settle(
-        &mut self,
-        store: &Location,
-        lease: &Lease,
-        now: Option<Timestamp>,
-        output: Option<&Payload>,
-    ) -> Result<()>;
+    async fn settle(&mut self, store: &Location, success: Success<'_>) -> Result<()>;
 
     /// Adds a row to a table of the caller's own.
     async fn write(&mut self);
@@ -80,6 +85,46 @@ macro_rules! transaction_scenes {
             }
         )*
     };
+}
+
+/// Two stores, each with a job that runs, under leases that are the same.
+#[derive(Debug)]
+pub struct TwoStores {
+    /// The store whose job transactions settle.
+    pub own: Rig,
+    /// The other one.
+    pub other: Rig,
+    /// The lease of both jobs.
+    pub lease: Lease,
+}
+
+impl TwoStores {
+    /// Starts the jobs.
+    pub async fn new(own: Rig, other: Rig) -> Self {
+        own.trigger(plain("1")).await;
+        other.trigger(plain("2")).await;
+        let (run, run_there) = (own.claim_one().await, other.claim_one().await);
+        assert_eq!(lease(&run), lease(&run_there), "else the test shows nothing");
+        assert_ne!(location(&own).id, location(&other).id);
+        TwoStores { own, other, lease: lease(&run) }
+    }
+
+    /// Where transactions find them: the own store first.
+    #[must_use]
+    pub fn locations(&self) -> (&Location, &Location) {
+        (location(&self.own), location(&self.other))
+    }
+
+    /// Calls in a transaction of the other store were refused, with the ids of both.
+    pub fn assert_refused(&self, refusals: impl IntoIterator<Item = Result<()>>) {
+        let (own, there) = self.locations();
+        for refused in refusals {
+            let error = refused.expect_err("is refused");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(own.id.as_str()) && text.contains(there.id.as_str()), "{text}");
+        }
+    }
 }
 
 /// Where callers' transactions find the rig's store.
@@ -195,7 +240,8 @@ pub async fn r22_effects_and_settlement_commit_together_or_not_at_all(
         let (lease, now) = (lease(&run), Some(rig.now()));
         db.begin().await;
         db.write().await;
-        db.settle(location(&rig), &lease, now, None).await.expect("the lease is held");
+        let success = Success { lease, now, output: None };
+        db.settle(location(&rig), success).await.expect("the lease is held");
         db.end(commits).await;
         let settled = rig.store.settle(now, vec![in_transaction(lease)]).await.expect("settles");
         assert_eq!(settled[0].became == SettledAs::Succeeded, commits, "{settled:?}");
@@ -217,7 +263,8 @@ pub async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_
         let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
         let (lease, now) = (lease(&run), Some(rig.now()));
         db.begin().await;
-        db.settle(location(&rig), &lease, now, Some(&output)).await.expect("the lease is held");
+        let success = Success { lease, now, output: Some(&output) };
+        db.settle(location(&rig), success).await.expect("the lease is held");
         db.end(commits).await;
         rig.store.settle(now, vec![in_transaction(lease)]).await.expect("settles");
         let result = rig.store.result(job).await.expect("reads").expect("the job is there");

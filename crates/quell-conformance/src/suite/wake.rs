@@ -222,7 +222,7 @@ pub async fn r34_every_subscriber_hears_the_earliest(rig: Rig) {
 
 /// The earliest of what this worker may start, and the earliest lease; nothing else counts.
 pub async fn r34_next_due_is_exact(mut rig: Rig) {
-    assert_eq!((rig.next_due().await.due, rig.next_due().await.lapse), (None, None));
+    assert_eq!((rig.next_due().await.due, rig.next_due().await.expiry), (None, None));
     rig.trigger(keyed("a")).await;
     rig.at(3).trigger(keyed("b")).await;
     rig.trigger(quell_core::NewTrigger { task: crate::rig::task("u"), ..plain("1") }).await;
@@ -234,12 +234,12 @@ pub async fn r34_next_due_is_exact(mut rig: Rig) {
     rig.trigger(keyed("b")).await;
     let next = rig.next_due().await;
     assert_eq!(next.due, Some(Rig::START + secs(14)), "b's next window waits");
-    assert_eq!(next.lapse, Some(b.lease_until));
+    assert_eq!(next.expiry, Some(b.lease_until));
     rig.at(14).claim_one().await;
     let next = rig.next_due().await;
-    assert_eq!((next.due, next.lapse), (None, Some(b.lease_until)));
+    assert_eq!((next.due, next.expiry), (None, Some(b.lease_until)));
     rig.at(20).renew(lease(&b)).await;
-    assert_eq!(rig.next_due().await.lapse, Some(Rig::START + secs(44)));
+    assert_eq!(rig.next_due().await.expiry, Some(Rig::START + secs(44)));
 }
 
 /// However a job ends, every caller that waits for its end is notified, and none before.

@@ -26,7 +26,7 @@ fn each_known_failure_of_other_designs_has_a_test_that_explains_it() {
         "r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks",
         "r06_keys_of_different_tasks_and_parts_never_meet",
         "r16_a_call_that_was_cut_off_burns_no_key",
-        "r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts",
+        "r21_an_expired_lease_is_taken_back_and_nothing_it_reports_counts",
         "r31_a_crashed_slot_comes_back",
         "r31_a_claim_is_bounded",
     ];

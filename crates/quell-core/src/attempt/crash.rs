@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn r25_jobs_that_lapsed_together_come_back_apart() {
+    fn r25_jobs_whose_leases_expired_together_come_back_apart() {
         for (expiries, longest) in [(2, 10), (3, 40), (4, 160), (5, 160), (u32::MAX, 160)] {
             let mut tenths = [0_u32; 10];
             (1..=1_000).for_each(|id| tenths[share(expiries, id, longest) / 10] += 1);
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn r21_a_first_lapse_waits_for_nothing() {
+    fn r21_a_first_expiry_waits_for_nothing() {
         assert_eq!(pause(0, JobId::new(3), RAN), Duration::ZERO);
         assert_eq!(pause(1, JobId::new(3), RAN), Duration::ZERO);
     }
 
     #[test]
-    fn r25_neighbours_of_one_lapse_are_others_after_the_next() {
+    fn r25_neighbours_of_one_expiry_are_others_after_the_next() {
         let near = |expiries, longest| -> Vec<u64> {
             let own = share(expiries, 1_001, longest);
             (1..=1_000).filter(|id| share(expiries, *id, longest).abs_diff(own) <= 2).collect()

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::codes::codes;
 use crate::setters::setters;
 pub use settlement::{
-    Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
+    ExpiredLease, Failure, FailureKind, Outcome, Settled, SettledAs, Settlement, clipped,
 };
 
 use crate::{LeaseToken, Timestamp, WorkerId};
@@ -37,7 +37,9 @@ pub enum AttemptOutcome {
     /// A shutdown gave the job back.
     Released,
     /// The lease expired.
-    Lapsed,
+    // The name in stores and histories.
+    #[serde(rename = "lapsed")]
+    LeaseExpired,
     /// The job was cancelled.
     Cancelled,
 }
@@ -53,7 +55,7 @@ impl AttemptOutcome {
         AttemptOutcome::TimedOut,
         AttemptOutcome::Snoozed,
         AttemptOutcome::Released,
-        AttemptOutcome::Lapsed,
+        AttemptOutcome::LeaseExpired,
         AttemptOutcome::Cancelled,
     ];
 
@@ -67,7 +69,7 @@ impl AttemptOutcome {
             AttemptOutcome::TimedOut => "timed_out",
             AttemptOutcome::Snoozed => "snoozed",
             AttemptOutcome::Released => "released",
-            AttemptOutcome::Lapsed => "lapsed",
+            AttemptOutcome::LeaseExpired => "lapsed",
             AttemptOutcome::Cancelled => "cancelled",
         }
     }

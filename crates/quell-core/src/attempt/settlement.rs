@@ -205,7 +205,7 @@ pub enum SettledAs {
 
 /// A lease that was taken back (R21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lapsed {
+pub struct ExpiredLease {
     /// Whose attempt.
     pub lease: Lease,
     /// What became of the job.

@@ -372,7 +372,7 @@ impl DeadExport {
             return wrong("state", "the job runs, waits or was absorbed, and is dead: not both");
         }
         let numbers = [job.id.get(), job.token.get(), job.window.triggers, job.suppressed];
-        let narrow = [job.attempt, job.failures, job.lapses];
+        let narrow = [job.attempt, job.failures, job.crashes];
         let fits = numbers.iter().all(|number| i64::try_from(*number).is_ok())
             && narrow.iter().all(|number| i32::try_from(*number).is_ok());
         if !fits || job.window.triggers == 0 || job.window.last_at < job.window.first_at {

@@ -109,7 +109,7 @@ pub fn describe_reason(reason: DueReason) -> &'static str {
         DueReason::Backoff => "the backoff after a failed attempt",
         DueReason::Snoozed => "the handler asked to be run later",
         DueReason::Released => "a worker gave it back when it shut down",
-        DueReason::Lapsed => "its lease expired and it was taken back",
+        DueReason::LeaseExpired => "its lease expired and it was taken back",
         DueReason::Redriven => "an operator redrove the dead job",
         DueReason::Full => "the next trigger did not fit into the window",
     }

@@ -135,7 +135,9 @@ pub struct Job {
     pub token: LeaseToken,
     /// Its crashes in a row: how often its lease expired because its worker was gone, since an
     /// attempt of it last reported (R25).
-    pub lapses: u32,
+    // The name in stores and histories.
+    #[serde(rename = "lapses")]
+    pub crashes: u32,
     /// The worker of the current or last attempt.
     pub worker: Option<WorkerId>,
     /// When the lease expires, while it runs.
@@ -194,7 +196,7 @@ impl Job {
             attempt: 0,
             failures: 0,
             token: LeaseToken::NONE,
-            lapses: 0,
+            crashes: 0,
             worker: None,
             lease_until: None,
             started_at: None,
@@ -350,7 +352,7 @@ impl Job {
             }
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
                 self.failures = self.failures.saturating_add(1);
-                self.lapses = 0;
+                self.crashes = 0;
                 self.error = Some(failure.clipped());
                 match failure.kind {
                     FailureKind::Permanent => self.bury(now),
@@ -367,7 +369,7 @@ impl Job {
                 }
             }
             Outcome::Snoozed { delay } => {
-                self.lapses = 0;
+                self.crashes = 0;
                 self.attempt = self.attempt.saturating_sub(1);
                 self.go_back(now, now + *delay, DueReason::Snoozed, successor)
             }
@@ -386,7 +388,12 @@ impl Job {
     ///
     /// # Panics
     /// When the job does not run, or `successor` is not a window of its key.
-    pub fn lapse(&mut self, now: Timestamp, crash: bool, successor: Option<&mut Job>) -> SettledAs {
+    pub fn expire_lease(
+        &mut self,
+        now: Timestamp,
+        crash: bool,
+        successor: Option<&mut Job>,
+    ) -> SettledAs {
         assert!(
             self.state == JobState::Running,
             "the lease of job {} expired, but the job does not run",
@@ -396,11 +403,11 @@ impl Job {
         self.attempt = self.attempt.saturating_sub(1);
         let mut pause = std::time::Duration::ZERO;
         if crash {
-            self.lapses = self.lapses.saturating_add(1);
+            self.crashes = self.crashes.saturating_add(1);
             let ran = self.started_at.map(|started_at| now.since(started_at)).unwrap_or_default();
-            pause = crate::crash::pause(self.lapses, self.id, ran);
+            pause = crate::crash::pause(self.crashes, self.id, ran);
         }
-        self.go_back(now, now + pause, DueReason::Lapsed, successor)
+        self.go_back(now, now + pause, DueReason::LeaseExpired, successor)
     }
 
     /// Ends a job that waits or runs, on request.
@@ -445,7 +452,7 @@ impl Job {
         }
         self.attempt = 0;
         self.failures = 0;
-        self.lapses = 0;
+        self.crashes = 0;
         self.ended_at = None;
         Ok((self.go_back(now, now, DueReason::Redriven, successor), before))
     }
@@ -552,7 +559,7 @@ impl Job {
         successor.payload = payload;
         successor.priority = successor.priority.max(self.priority);
         successor.failures = successor.failures.max(self.failures);
-        successor.lapses = successor.lapses.max(self.lapses);
+        successor.crashes = successor.crashes.max(self.crashes);
         successor.suppressed = successor.suppressed.saturating_add(self.suppressed);
         successor.count_elements(elements);
         let later = std::mem::replace(&mut successor.traces, self.traces.clone());

@@ -6,8 +6,8 @@ use super::state::State;
 use super::{Event, MemoryStore};
 use crate::dedup::{Hold, HoldUntil};
 use crate::{
-    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, JobState, Redrive, Result,
-    SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, JobState, Now, Redrive,
+    Result, SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
 #[async_trait]
@@ -27,22 +27,13 @@ impl DeadJobs for MemoryStore {
         Ok(ids.iter().take(DeadFilter::MAX_PAGE).filter_map(|id| state.export(*id)).collect())
     }
 
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
+    async fn discard(&self, now: Now, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         Ok(self.step(now, |state| {
             ids.iter().copied().filter(|id| state.discard(*id, reason)).collect()
         }))
     }
 
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        exports: &[DeadExport],
-    ) -> Result<Vec<Imported>> {
+    async fn import_dead(&self, now: Now, exports: &[DeadExport]) -> Result<Vec<Imported>> {
         Ok(self.step(now, |state| exports.iter().map(|export| state.import(export)).collect()))
     }
 }

@@ -38,7 +38,7 @@ impl State {
         NextDue {
             now: self.now(),
             due: starts.min().map(|due| due.max(free_at)),
-            lapse: self.running().filter_map(|job| job.lease_until).min(),
+            expiry: self.running().filter_map(|job| job.lease_until).min(),
         }
     }
 

@@ -37,8 +37,8 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, EndHub, EndNotification, ExplainTarget, Explanation, Job, JobFilter, JobId,
-    JobResult, Key, Lapsed, Lease, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName,
+    EffectName, EndHub, EndNotification, ExpiredLease, ExplainTarget, Explanation, Job, JobFilter,
+    JobId, JobResult, Key, Lease, NextDue, Now, Operation, Payload, Pruned, QueueInfo, QueueName,
     QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
     Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
     WorkerId, dispatch,
@@ -104,7 +104,7 @@ impl MemoryStore {
     }
 
     /// Runs one atomic step at `now`, then publishes what it changed.
-    fn step<R>(&self, now: Option<Timestamp>, step: impl FnOnce(&mut State) -> R) -> R {
+    fn step<R>(&self, now: Now, step: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         state.set_now(now);
         let answer = step(&mut state);
@@ -138,7 +138,7 @@ impl Store for MemoryStore {
         Capabilities::all().with_transactions(false).with_timed(false)
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         dispatch(self, now, operation).await
     }
 
@@ -153,15 +153,11 @@ impl Store for MemoryStore {
 
 #[async_trait]
 impl Steps for MemoryStore {
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+    async fn enqueue(&self, now: Now, batches: Vec<Batch>) -> Result<Vec<Result<Vec<Receipt>>>> {
         Ok(self.step(now, |state| batches.iter().map(|batch| Ok(accept(state, batch)?)).collect()))
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    async fn claim(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         Ok(self.step(now, |state| Claimed {
             now: state.now(),
             jobs: state.claim(claim),
@@ -170,27 +166,18 @@ impl Steps for MemoryStore {
         }))
     }
 
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
+    async fn renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>> {
         Ok(self
             .step(now, |state| leases.iter().map(|held| state.renew(held, lease).into()).collect()))
     }
 
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
+    async fn settle(&self, now: Now, settlements: Vec<Settlement>) -> Result<Vec<Settled>> {
         Ok(self.step(now, |state| settlements.iter().map(|one| state.settle(one)).collect()))
     }
 
     async fn begin_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         key: &Key,
@@ -200,7 +187,7 @@ impl Steps for MemoryStore {
 
     async fn end_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         result: &Payload,
@@ -212,11 +199,11 @@ impl Steps for MemoryStore {
         Ok(self.locked().effects(id))
     }
 
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+    async fn reap(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>> {
         Ok(self.step(now, |state| state.reap(limit)))
     }
 
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()> {
         self.step(now, |state| state.heartbeat(beat));
         Ok(())
     }
@@ -226,16 +213,11 @@ impl Steps for MemoryStore {
         Ok(())
     }
 
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+    async fn workers(&self, now: Now) -> Result<Workers> {
         Ok(self.step(now, |state| state.workers()))
     }
 
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
+    async fn next_due(&self, now: Now, queue: &QueueName, tasks: &[TaskName]) -> Result<NextDue> {
         Ok(self.step(now, |state| state.next_due(queue, tasks)))
     }
 
@@ -286,42 +268,27 @@ impl Steps for MemoryStore {
         Ok(self.locked().explain(target))
     }
 
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         Ok(self.step(now, |state| state.flush(task, key)))
     }
 
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
+    async fn cancel_key(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         self.step(now, |state| state.cancel_key(task, key))
     }
 
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+    async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()> {
         self.step(now, |state| state.cancel(id, reason))
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+    async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {
         self.step(now, |state| state.redrive(redrive))
     }
 
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
+    async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned> {
         Ok(self.step(now, |state| state.prune(retention, limit)))
     }
 
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+    async fn overview(&self, now: Now) -> Result<Overview> {
         Ok(self.step(now, |state| state.overview()))
     }
 
@@ -338,21 +305,21 @@ impl Steps for MemoryStore {
         Ok(self.step(None, |state| state.set_alert(name, version, to)))
     }
 
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+    async fn set_schedule(&self, now: Now, schedule: &Schedule) -> Result<()> {
         self.step(now, |state| state.set_schedule(schedule));
         Ok(())
     }
 
     async fn set_schedule_state(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         to: ScheduleState,
     ) -> Result<()> {
         self.step(now, |state| state.set_schedule_state(name, to))
     }
 
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+    async fn delete_schedule(&self, now: Now, name: &ScheduleName) -> Result<()> {
         self.step(now, |state| state.delete_schedule(name))
     }
 
@@ -360,17 +327,17 @@ impl Steps for MemoryStore {
         Ok(self.locked().schedules())
     }
 
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {
         Ok(self.step(now, |state| state.tick(limit)))
     }
 
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+    async fn run_schedule(&self, now: Now, name: &ScheduleName) -> Result<Receipt> {
         self.step(now, |state| state.run_schedule(name))
     }
 
     async fn backfill(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         from: Timestamp,
         to: Timestamp,

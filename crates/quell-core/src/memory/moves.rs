@@ -10,8 +10,8 @@ use crate::crash::is_crash;
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, Pruned, Result,
-    Retention, Settled, SettledAs, Settlement, TaskName, Timestamp,
+    AttemptOutcome, Claim, ClaimedJob, ExpiredLease, Job, JobId, JobState, Key, Lease, Pruned,
+    Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp,
 };
 
 impl State {
@@ -85,24 +85,25 @@ impl State {
         Settled { lease: *lease, became }
     }
 
-    pub(super) fn reap(&mut self, limit: usize) -> Vec<Lapsed> {
+    pub(super) fn reap(&mut self, limit: usize) -> Vec<ExpiredLease> {
         let now = self.now();
-        let lapsed = |job: &&Job| job.lease_until.is_some_and(|until| until <= now);
+        let expired = |job: &&Job| job.lease_until.is_some_and(|until| until <= now);
         let mut due: Vec<_> =
-            self.running().filter(lapsed).map(|job| (job.lease_until, job.id)).collect();
+            self.running().filter(expired).map(|job| (job.lease_until, job.id)).collect();
         due.sort_unstable();
-        due.into_iter().take(limit).filter_map(|(_, id)| self.lapse(id)).collect()
+        due.into_iter().take(limit).filter_map(|(_, id)| self.expire_lease(id)).collect()
     }
 
-    fn lapse(&mut self, id: JobId) -> Option<Lapsed> {
+    fn expire_lease(&mut self, id: JobId) -> Option<ExpiredLease> {
         let now = self.now();
         let token = self.job(id)?.token;
-        self.record_attempt(id, AttemptOutcome::Lapsed, None);
+        self.record_attempt(id, AttemptOutcome::LeaseExpired, None);
         let place = self.next_event();
         let crash = is_crash(self.job(id)?, &self.workers);
-        let became = self.end_attempt(id, |job, successor| job.lapse(now, crash, successor))?;
-        self.push_event_at(place, || Event::Lapse { t: now, job: id, token, became, crash });
-        Some(Lapsed { lease: Lease { job: id, token }, became, crash })
+        let became =
+            self.end_attempt(id, |job, successor| job.expire_lease(now, crash, successor))?;
+        self.push_event_at(place, || Event::Expire { t: now, job: id, token, became, crash });
+        Some(ExpiredLease { lease: Lease { job: id, token }, became, crash })
     }
 
     /// Ends an attempt, which frees its key (R11).

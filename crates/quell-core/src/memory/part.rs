@@ -21,8 +21,8 @@ use crate::idempotency::Record;
 use crate::limit::StartLog;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
-    Attempt, Batch, Claim, ClaimedJob, DeadExport, Effect, EffectName, ExplainTarget, Explanation,
-    Imported, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, Past, Payload, Pruned,
+    Attempt, Batch, Claim, ClaimedJob, DeadExport, Effect, EffectName, ExpiredLease, ExplainTarget,
+    Explanation, Imported, Job, JobId, JobResult, JobState, Key, Lease, Past, Payload, Pruned,
     QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled,
     SettledAs, Settlement, TaskName, TaskSettings, Timestamp,
 };
@@ -189,7 +189,7 @@ impl Part {
 
     /// As [`Store::reap`](crate::Store::reap), on the rows that [`Part::settle`] needs of the jobs
     /// whose leases expired; `workers` are all worker rows, by name and incarnation.
-    pub fn reap(&mut self, workers: Vec<WorkerRow>, limit: usize) -> Vec<Lapsed> {
+    pub fn reap(&mut self, workers: Vec<WorkerRow>, limit: usize) -> Vec<ExpiredLease> {
         self.0.workers = workers;
         self.0.reap(limit)
     }

@@ -20,8 +20,8 @@ use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, Past, QueueName, QueueSettings,
-    Result, ScheduleName, TaskName, Timestamp,
+    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, Now, Past, QueueName,
+    QueueSettings, Result, ScheduleName, TaskName, Timestamp,
 };
 
 /// What others see of a job's place in line: its state, window, wait and lane, and whether it is a
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// R38: store time never goes back.
-    pub(super) fn set_now(&mut self, now: Option<Timestamp>) {
+    pub(super) fn set_now(&mut self, now: Now) {
         self.now = self.now.max(now.unwrap_or(self.now));
     }
 

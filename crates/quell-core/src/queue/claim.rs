@@ -43,7 +43,7 @@ impl Claimed {
     /// The same claim by a store that could not say what comes next: its worker is to look at once.
     #[must_use]
     pub fn again(self) -> Self {
-        let next = NextDue { now: self.now, due: Some(self.now), lapse: None };
+        let next = NextDue { now: self.now, due: Some(self.now), expiry: None };
         Claimed { next, ..self }
     }
 }
@@ -66,7 +66,9 @@ pub struct ClaimedJob {
     /// The failures in a row before it.
     pub failures: u32,
     /// The attempts in a row before it that ended because their worker was gone (R25).
-    pub lapses: u32,
+    // The name in answers that are serialized.
+    #[serde(rename = "lapses")]
+    pub crashes: u32,
     /// How many triggers it covers.
     pub triggers: u64,
     /// The first of them.
@@ -92,7 +94,7 @@ impl ClaimedJob {
             payload: job.payload.clone(),
             attempt: job.attempt,
             failures: job.failures,
-            lapses: job.lapses,
+            crashes: job.crashes,
             triggers: job.window.triggers,
             first_at: job.window.first_at,
             due_at: job.window.due_at,
@@ -111,7 +113,9 @@ pub struct NextDue {
     /// there are none. Paused tasks and partitions whose slots are all taken have none.
     pub due: Option<Timestamp>,
     /// The earliest end of a lease; none when nothing runs.
-    pub lapse: Option<Timestamp>,
+    // The name in answers that are serialized.
+    #[serde(rename = "lapse")]
+    pub expiry: Option<Timestamp>,
 }
 
 /// The right to run one attempt.

@@ -4,10 +4,26 @@
 //! no more than that within the same atomic step. The log below is for stores that keep it in
 //! memory; others keep the same numbers in a table.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::Timestamp;
 use crate::queue::{QueueSettings, Rate};
+use crate::{Key, QueueName, Timestamp};
+
+/// The name under which tables keep the starts of a whole queue; no partition has it.
+pub const WHOLE_QUEUE: &str = "";
+
+/// Starts to put on record for a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RatedStarts<'k> {
+    /// The queue.
+    pub queue: &'k QueueName,
+    /// The rate that counts them.
+    pub rate: Rate,
+    /// How many they are, by partition, or those of the [`WHOLE_QUEUE`].
+    pub counts: BTreeMap<&'k str, usize>,
+}
 
 impl Rate {
     /// Starts at or before this moment count no more at `now`.
@@ -124,6 +140,29 @@ impl QueueSettings {
         left(self.concurrency, used.running)
             .min(left(self.worker_concurrency, used.by_worker))
             .min(self.rate.map_or(usize::MAX, |rate| rate.room(used.recent)))
+    }
+
+    /// The starts to put on record in a table, where jobs of `queue` in these partitions start.
+    #[must_use]
+    pub fn rated_starts<'k>(
+        &self,
+        queue: &'k QueueName,
+        started: &[Option<&'k Key>],
+    ) -> Vec<RatedStarts<'k>> {
+        let of_queue = self.rate.map(|rate| {
+            let counts = BTreeMap::from([(WHOLE_QUEUE, started.len())]);
+            RatedStarts { queue, rate, counts }
+        });
+        let of_partitions = self.partition_rate.map(|rate| {
+            let mut counts = BTreeMap::<&str, usize>::new();
+            for partition in started.iter().copied().flatten() {
+                let count = counts.entry(partition.as_str()).or_default();
+                *count = count.saturating_add(1);
+            }
+            RatedStarts { queue, rate, counts }
+        });
+        let rated = of_queue.into_iter().chain(of_partitions);
+        rated.filter(|starts| !starts.counts.is_empty()).collect()
     }
 
     /// How many more attempts of a partition may start now, as far as it is concerned.
@@ -248,6 +287,23 @@ mod tests {
         let paused = QueueSettings { paused: true, ..QueueSettings::default() };
         assert_eq!(paused.room(&Used::default()), 0);
         assert_eq!(QueueSettings::default().room(&Used::default()), usize::MAX);
+    }
+
+    #[test]
+    fn r31_each_rate_records_its_own_starts() {
+        let (a, b) = (Key::new("a").unwrap(), Key::new("b").unwrap());
+        let queue = QueueName::new("mail").unwrap();
+        let limits = QueueSettings {
+            rate: Some(rate(4, 1)),
+            partition_rate: Some(rate(3, 10)),
+            ..QueueSettings::default()
+        };
+        let rated = limits.rated_starts(&queue, &[Some(&b), None, Some(&a), Some(&b)]);
+        let counts: Vec<_> = rated.into_iter().map(|starts| (starts.rate, starts.counts)).collect();
+        let (of_queue, of_partitions) = ([(WHOLE_QUEUE, 4)], [("a", 1), ("b", 2)]);
+        assert_eq!(counts, [(rate(4, 1), of_queue.into()), (rate(3, 10), of_partitions.into())]);
+        assert_eq!(limits.rated_starts(&queue, &[None]).len(), 1, "no partition has a start");
+        assert!(QueueSettings::default().rated_starts(&queue, &[Some(&a)]).is_empty());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Line {
     /// The store's time of the line.
     pub now: Timestamp,
     /// The earliest end of a lease.
-    pub lapse: Option<Timestamp>,
+    pub expiry: Option<Timestamp>,
     /// The queue's settings; as paused, where it was deleted.
     pub settings: QueueSettings,
     /// Of the tasks that were asked for, by priority.
@@ -55,7 +55,7 @@ impl Line {
             self.settings.partition_start(lane.first?, &self.partition_used(lane))
         });
         let due = starts.min().map(|due| due.max(self.taken.free_at));
-        NextDue { now: self.now, due, lapse: self.lapse }
+        NextDue { now: self.now, due, expiry: self.expiry }
     }
 
     /// What is taken of the limits of a lane's partition; nothing where it has none.

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 
 use crate::{
-    DeadExport, DeadFilter, Imported, Job, JobId, Result, Timestamp, UnreadableJob, UnreadablePage,
+    DeadExport, DeadFilter, Imported, Job, JobId, Now, Result, UnreadableJob, UnreadablePage,
 };
 
 /// What a store does with dead jobs, beside [`Store::redrive`](crate::Store::redrive).
@@ -33,22 +33,13 @@ pub trait DeadJobs {
     /// they are.
     ///
     /// The caller has validated the reason.
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>>;
+    async fn discard(&self, now: Now, ids: &[JobId], reason: &str) -> Result<Vec<JobId>>;
 
     /// Puts exported dead jobs into the store with ids of their own, in order. One that is in the
     /// store already, or was imported before, is left as it is there: see [`DeadExport::origin`].
     ///
     /// The caller has validated them.
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        exports: &[DeadExport],
-    ) -> Result<Vec<Imported>>;
+    async fn import_dead(&self, now: Now, exports: &[DeadExport]) -> Result<Vec<Imported>>;
 }
 
 /// What a store does with unreadable jobs, beside what [`DeadJobs`](crate::DeadJobs) does:
@@ -63,5 +54,5 @@ pub trait UnreadableJobs {
     /// Puts those of these jobs back whose rows this build can decode: what waited or ran waits
     /// again, into its key's open window where there is one (R12); what had ended has ended.
     /// Returns the ids of those jobs, in the order of `ids`.
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>>;
+    async fn restore(&self, now: Now, ids: &[JobId]) -> Result<Vec<JobId>>;
 }

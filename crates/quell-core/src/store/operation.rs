@@ -21,10 +21,11 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::Steps;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadExport, DeadFilter,
-    Effect, EffectName, EndNotification, Error, ErrorKind, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned,
-    QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups, WorkerId,
+    Effect, EffectName, EndNotification, Error, ErrorKind, ExpiredLease, ExplainTarget,
+    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lease, Location, NextDue, Now,
+    Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups,
+    WorkerId,
 };
 
 /// A call of a store: resolves to its answer.
@@ -137,7 +138,7 @@ macro_rules! with_operations {
             Write heartbeat(now) Heartbeat { beat: lent Heartbeat } -> ();
             Write remove_worker() RemoveWorker { worker: lent WorkerId, incarnation: own u32 } -> ();
             Read workers(now) Workers {} -> Workers;
-            Write reap(now) Reap { limit: own usize } -> Vec<Lapsed>;
+            Write reap(now) Reap { limit: own usize } -> Vec<ExpiredLease>;
             Read next_due(now) NextDue { queue: lent QueueName, tasks: all TaskName } -> NextDue;
             Read peek(now) Peek { queues: all (QueueName, Arc<[TaskName]>) } -> Vec<NextDue>;
             Read queues() Queues {} -> Vec<QueueInfo>;
@@ -261,7 +262,7 @@ macro_rules! dispatch {
         /// As the method.
         pub async fn dispatch<S: Steps + ?Sized>(
             steps: &S,
-            now: Option<Timestamp>,
+            now: Now,
             operation: Operation,
         ) -> Result<Answer> {
             match operation {
@@ -283,7 +284,7 @@ macro_rules! methods {
             #[doc = concat!("As `", stringify!($method), "` of [`Steps`].")]
             fn $method(
                 &self,
-                $($now: Option<Timestamp>,)?
+                $($now: Now,)?
                 $($field: taken!($mode $type)),*
             ) -> Call<'_, $answer> {
                 let operation = Operation::$variant { $($field: keep!($mode $field)),* };
@@ -338,7 +339,7 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Takes the step that `operation` names, at `now`; none stands for the store's own clock.
     ///
     /// The answer is of the operation's own variant.
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer>;
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer>;
 
     /// A stream of wake-ups: something may be due earlier than a worker expects (R34). A wake-up
     /// may be lost or false; polling is the safety net.

@@ -14,9 +14,9 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::lacks;
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadJobs, Effect, EffectName, Error,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJobs, WorkerId,
+    ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lease,
+    NextDue, Now, Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJobs, WorkerId,
 };
 
 /// A store that has a method for each [`Operation`](crate::Operation): its [`Store::call`] is
@@ -33,32 +33,19 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// nothing behind.
     ///
     /// The caller has validated the batches.
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>>;
+    async fn enqueue(&self, now: Now, batches: Vec<Batch>) -> Result<Vec<Result<Vec<Receipt>>>>;
 
     /// Starts due jobs, in the order of R30, under fresh leases.
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
+    async fn claim(&self, now: Now, claim: &Claim) -> Result<Claimed>;
 
     /// Extends leases to `lease` from now, and answers for each of them in the same order (R21).
     ///
     /// An error is the answer for all. A store of several parts answers for the leases of each part
     /// that it reached, and [`Renewal::Unknown`] for the others.
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>>;
+    async fn renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>>;
 
     /// Ends attempts; answers come in the same order (R12, R21, R24, R25).
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>>;
+    async fn settle(&self, now: Now, settlements: Vec<Settlement>) -> Result<Vec<Settled>>;
 
     /// Puts on record that an attempt is about to perform an effect, and returns what is known of
     /// it (R23). The intent is durable before the answer comes; where one is known, that one
@@ -68,7 +55,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// [`Effect::begin`].
     async fn begin_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         key: &Key,
@@ -81,7 +68,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// [`effect::MAX_RESULT_BYTES`](crate::effect::MAX_RESULT_BYTES).
     async fn end_effect(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         lease: &Lease,
         name: &EffectName,
         result: &Payload,
@@ -96,33 +83,28 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     ///
     /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and
     /// queues.
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()>;
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()>;
 
     /// Removes the row of a worker that has stopped; nothing where there is none.
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()>;
 
     /// The workers that were seen within [`KEPT_UNSEEN`](crate::heartbeat::KEPT_UNSEEN), by name
     /// and incarnation.
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers>;
+    async fn workers(&self, now: Now) -> Result<Workers>;
 
     /// Takes back at most `limit` expired leases (R21), and decides for each from the worker
     /// rows whether it counts as a crash ([`crash::is_crash`](crate::crash::is_crash)).
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;
+    async fn reap(&self, now: Now, limit: usize) -> Result<Vec<ExpiredLease>>;
 
     /// When something will be to do in `queue` for a worker that knows `tasks`.
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue>;
+    async fn next_due(&self, now: Now, queue: &QueueName, tasks: &[TaskName]) -> Result<NextDue>;
 
     /// When something may be to do in each of these queues, for a worker that knows these tasks: at
     /// the latest when [`Steps::next_due`] says so, and earlier where a limit keeps it back. One
     /// look at all of them is what an idle worker costs.
     async fn peek(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Vec<NextDue>> {
         let mut next = Vec::with_capacity(queues.len());
@@ -172,25 +154,15 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>>;
 
     /// Makes the open window of a key due now (R7); none where no window is open.
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>>;
+    async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>>;
 
     /// Cancels the open window of a key (R7); none where no window is open.
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>>;
+    async fn cancel_key(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>>;
 
     /// Cancels a job that waits or runs.
     ///
     /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that has ended.
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()>;
+    async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()>;
 
     /// Puts a dead job back with fresh attempts, or into its key's open window; a payload that is
     /// edited replaces its own, which stays on record (R26).
@@ -198,21 +170,16 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Fails with `NotFound` for an unknown job, `IllegalMove` for one that is not dead, and
     /// `Invalid` for a payload that later ones could not be gathered into. The caller has validated
     /// its size.
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
+    async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs>;
 
     /// Removes at most `limit` ended jobs past their retention, and expired dedup and idempotency
     /// keys, key memories, starts and ticks, where a store with a disk takes at most `limit` of
-    /// each kind (R37). The answer says whether another call may find more; callers repeat the call
+    /// each kind, and of dedup keys at most twice as many (R37). The answer says whether another call may find more; callers repeat the call
     /// until it does not.
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned>;
+    async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned>;
 
     /// The dead jobs and the oldest due one of each queue and task, in bounded work (R27).
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview>;
+    async fn overview(&self, now: Now) -> Result<Overview>;
 
     /// What is kept of alerts, by name (R27).
     async fn alerts(&self) -> Result<Vec<AlertRow>>;
@@ -234,7 +201,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Makes a schedule, or changes the one of its name; its state stays (R36).
     ///
     /// The caller has validated it.
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+    async fn set_schedule(&self, now: Now, schedule: &Schedule) -> Result<()> {
         let _unused = (now, schedule);
         Err(lacks_schedules())
     }
@@ -242,7 +209,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Pauses or resumes a schedule (R36). Fails with `NotFound` for an unknown one.
     async fn set_schedule_state(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
@@ -251,7 +218,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     }
 
     /// Removes a schedule and what is known of its ticks. Fails with `NotFound` for an unknown one.
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+    async fn delete_schedule(&self, now: Now, name: &ScheduleName) -> Result<()> {
         let _unused = (now, name);
         Err(lacks_schedules())
     }
@@ -263,14 +230,14 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
 
     /// Fires at most `limit` ticks that are due, of at most as many schedules, those that have
     /// waited longest first; each tick once, however many workers ask and how often (R36).
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {
         let _unused = (now, limit);
         Err(lacks_schedules())
     }
 
     /// Fires the trigger of a schedule now, outside its plan. Fails with `NotFound` for an
     /// unknown one.
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+    async fn run_schedule(&self, now: Now, name: &ScheduleName) -> Result<Receipt> {
         let _unused = (now, name);
         Err(lacks_schedules())
     }
@@ -280,7 +247,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// [`ScheduleInfo::backfill`] refuses.
     async fn backfill(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         name: &ScheduleName,
         from: Timestamp,
         to: Timestamp,

@@ -162,18 +162,9 @@ pub fn remember_start(job: JobId, now: Timestamp, period: std::time::Duration) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trigger::steps::{at, step};
     use crate::window::Thresholds;
     use std::time::Duration;
-
-    const fn at(secs: i64) -> Timestamp {
-        Timestamp::from_secs(secs)
-    }
-
-    fn step(secs: i64) -> Step {
-        let thresholds = Thresholds::DEFAULT;
-        let asked = Timestamp::MIN;
-        Step { at: at(secs), asked, thresholds, max_triggers: None, collect_cap: None }
-    }
 
     /// The first trigger of another job.
     fn first() -> TriggerId {

@@ -6,6 +6,8 @@ pub mod dedup;
 pub mod edge;
 pub mod idempotency;
 pub mod payload;
+#[cfg(test)]
+mod steps;
 pub mod touched;
 pub mod trace;
 pub mod window;

@@ -111,7 +111,9 @@ pub enum DueReason {
     /// A shutdown gave the job back.
     Released,
     /// A lease expired and the job was taken back.
-    Lapsed,
+    // The name in stores and histories.
+    #[serde(rename = "lapsed")]
+    LeaseExpired,
     /// Someone put a dead job back.
     Redriven,
     /// The window closed: the next trigger did not fit (R10).
@@ -135,7 +137,7 @@ impl DueReason {
         DueReason::Backoff,
         DueReason::Snoozed,
         DueReason::Released,
-        DueReason::Lapsed,
+        DueReason::LeaseExpired,
         DueReason::Redriven,
         DueReason::Full,
     ];
@@ -317,7 +319,7 @@ impl Window {
             | DueReason::Backoff
             | DueReason::Snoozed
             | DueReason::Released
-            | DueReason::Lapsed
+            | DueReason::LeaseExpired
             | DueReason::Redriven => DueReason::Max,
         }
     }
@@ -342,7 +344,7 @@ impl DueReason {
                 | DueReason::Snoozed
                 | DueReason::Throttled
                 | DueReason::Released
-                | DueReason::Lapsed
+                | DueReason::LeaseExpired
                 | DueReason::Redriven
         )
     }
@@ -352,17 +354,8 @@ impl DueReason {
 mod tests {
     use super::*;
     use crate::trigger::When;
+    use crate::trigger::steps::{at, step};
     use proptest::prelude::*;
-
-    const fn at(secs: i64) -> Timestamp {
-        Timestamp::from_secs(secs)
-    }
-
-    fn step(secs: i64) -> Step {
-        let thresholds = Thresholds::DEFAULT;
-        let asked = Timestamp::MIN;
-        Step { at: at(secs), asked, thresholds, max_triggers: None, collect_cap: None }
-    }
 
     /// Opens at the first time, joins at the others; due second and reason.
     fn due_after(times: &[i64]) -> (Timestamp, DueReason) {

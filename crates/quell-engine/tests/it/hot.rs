@@ -13,13 +13,13 @@ use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, Notifications};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue,
-    Operation, QueueName, Receipt, Renewal, Result, Retention, Root, Scope, Settled, SettledAs,
-    Settlement, Steps, Store, TaskName, Timestamp, Wakeups,
+    Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue, Now,
+    Operation, Receipt, Renewal, Result, Retention, Root, Scope, Settled, SettledAs, Settlement,
+    Steps, Store, Wakeups,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
-    Tally, Time,
+    Tally, TasksOf, Time,
 };
 
 /// Maps that take every second hot operation by themselves, and show what each commit changes.
@@ -102,11 +102,7 @@ impl Backend for Watched {
         self.maps.checkup().await
     }
 
-    async fn hot_enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+    async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
         let Some(hot) = self.turn() else { return Ok(None) };
         let mut wakeups = hot.wakeups();
         let receipts = Steps::enqueue(hot, now, batches.to_vec()).await?;
@@ -117,26 +113,17 @@ impl Backend for Watched {
         Ok(Some((receipts, news)))
     }
 
-    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+    async fn hot_claim(&self, now: Now, claim: &Claim) -> Taken<Claimed> {
         let Some(hot) = self.turn() else { return Ok(None) };
         Ok(Some((Steps::claim(hot, now, claim).await?, Notifications::default())))
     }
 
-    async fn hot_renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Taken<Vec<Renewal>>> {
+    async fn hot_renew(&self, now: Now, leases: &[Lease], lease: Duration) -> Taken<Vec<Renewal>> {
         let Some(hot) = self.turn() else { return Ok(None) };
         Ok(Some((Steps::renew(hot, now, leases, lease).await?, Notifications::default())))
     }
 
-    async fn hot_settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Settled>>> {
+    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
         let Some(hot) = self.turn() else { return Ok(None) };
         let mut wakeups = hot.wakeups();
         let settled = Steps::settle(hot, now, settlements.to_vec()).await?;
@@ -150,12 +137,7 @@ impl Backend for Watched {
         Ok(Some((settled, news)))
     }
 
-    async fn hot_next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<Option<NextDue>> {
+    async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {
         let Some(hot) = self.turn() else { return Ok(None) };
         Steps::next_due(hot, now, queue, tasks).await.map(Some)
     }
@@ -212,7 +194,7 @@ impl Store for Scoped {
         self.engine.capabilities()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         *self.engine.backend().changed.lock().unwrap() = Changes::default();
         let (name, kind, scope) = (operation.name(), operation.kind(), operation.scope());
         let answer = self.engine.call(now, operation).await;

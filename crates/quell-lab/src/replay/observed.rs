@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndNotification, JobId, Operation, Pruned, Result, Store, Timestamp,
+    Answer, Capabilities, EndNotification, JobId, Now, Operation, Pruned, Result, Store, Timestamp,
     WakeHub, Wakeups, lacks,
 };
 
@@ -56,7 +56,7 @@ impl Store for Observed {
         Capabilities { timed: capabilities.timed && self.hub.is_none(), ..capabilities }
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         if let Some(answer) = self.left_out(&operation) {
             return answer;
         }

@@ -188,7 +188,7 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use quell_core::{Answer, Capabilities, EndNotification, JobId, Key, Operation, Wakeups};
+    use quell_core::{Answer, Capabilities, EndNotification, JobId, Key, Now, Operation, Wakeups};
 
     use super::super::virtual_time;
     use super::*;
@@ -207,11 +207,7 @@ mod tests {
             self.inner.capabilities()
         }
 
-        async fn call(
-            &self,
-            now: Option<Timestamp>,
-            operation: Operation,
-        ) -> quell_core::Result<Answer> {
+        async fn call(&self, now: Now, operation: Operation) -> quell_core::Result<Answer> {
             self.calls.lock().unwrap().insert(operation.name());
             self.inner.call(now, operation).await
         }

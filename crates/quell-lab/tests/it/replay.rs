@@ -9,8 +9,9 @@ use quell_lab::Rule;
 use quell_lab::replay::{Replay, Replayed, Speed};
 use quell_lab::simulate::Simulation;
 use quell_lab::trace::Trace;
+use quell_testkit::Files;
 
-use crate::files::{Files, rule, trace};
+use crate::files::{rule, trace};
 
 /// Seconds and keys.
 type Events<'a> = &'a [(f64, &'a str)];

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use quell_core::Key;
 use quell_lab::trace::{Source, Trace};
+use quell_testkit::Files;
 use serde_json::Value;
 
-use crate::files::Files;
+use crate::files::gzip;
 
 type KeyOf = fn(&Value) -> quell_core::Result<Option<Key>>;
 
@@ -50,9 +51,9 @@ fn a_file_is_read_by_its_first_bytes_and_not_by_its_name() {
                  {\"timestamp\":\"1970-01-01T00:00:01Z\",\"repo\":\"b\",\"path\":\"y/\\\"2\\\"\"}";
     let table = [
         files.write("a.gz", csv),
-        files.gzip("b.csv", csv.as_bytes()),
+        files.write("b.csv", gzip(csv.as_bytes())),
         files.write("c.csv", lines),
-        files.gzip("d", lines.as_bytes()),
+        files.write("d", gzip(lines.as_bytes())),
     ];
     let mut all = table.iter().map(|file| {
         let trace = read(file, folder).unwrap();
@@ -129,7 +130,7 @@ fn r40_a_source_that_cannot_be_read_is_refused_by_name_and_line() {
     let files = Files::new();
     let dir = files.path().to_str().unwrap().to_owned();
     let mut torn = std::fs::read(
-        files.gzip("whole.gz", format!("timestamp,key\n{}", "1,k\n".repeat(99)).as_bytes()),
+        files.write("whole.gz", gzip(format!("timestamp,key\n{}", "1,k\n".repeat(99)).as_bytes())),
     )
     .unwrap();
     torn.truncate(torn.len() - 9);

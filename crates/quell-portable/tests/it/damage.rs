@@ -66,7 +66,7 @@ async fn r25_a_job_whose_due_time_cannot_be_decoded_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_lapse() {
+async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_expiry() {
     let two = two();
     let store = &*two.second;
     let ids = plains(store, 20).await;

@@ -9,8 +9,8 @@ use quell_conformance::sim::Place;
 use quell_conformance::{Opened, Rig};
 use quell_core::history::Sink;
 use quell_core::{
-    Answer, Capabilities, EndNotification, JobId, NextDue, Operation, Result, Store, Timestamp,
-    Wakeups,
+    Answer, Capabilities, EndNotification, JobId, NextDue, Now, Operation, Result, Store,
+    Timestamp, Wakeups,
 };
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, MemoryTimer, Partition, Timed};
@@ -58,7 +58,7 @@ impl Store for Polled {
         self.store.capabilities()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         if let Some(now) = now {
             self.table.advance(now);
             self.timer.advance(now);

@@ -3,22 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
+use quell_conformance::rig::{keyed, plain, queue, secs};
 use quell_conformance::sim::Place;
-use quell_conformance::spread::{keys_keep_their_homes, what_needs_one_home_is_refused};
+use quell_conformance::spread::{
+    a_later_home_knows_which_tasks_are_paused, a_schedule_moves_to_the_home_of_its_queue,
+    ids_stay_with_their_home, keys_keep_their_homes, queues_without_a_home_are_empty, schedule,
+    what_needs_one_home_is_refused,
+};
 use quell_conformance::{Opened, Rig};
-use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::heartbeat::Heartbeat;
 use quell_core::history::Sink;
 use quell_core::part::Ids;
-use quell_core::schedule::{CatchUp, Schedule, Spec};
-use quell_core::{
-    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, Store,
-    TaskSettings,
-};
+use quell_core::{Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, Store};
 use quell_engine::Engine;
 use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Spread, Table};
-use tokio::task::JoinSet;
 
 /// An id modulo this is the number of its partition.
 const PARTITIONS: u64 = 1_024;
@@ -54,15 +52,6 @@ fn number(id: JobId) -> u64 {
 
 fn to(name: &str, payload: &str) -> NewTrigger {
     NewTrigger { queue: QueueName::new(name).unwrap(), ..plain(payload) }
-}
-
-fn schedule(queue: QueueName) -> Schedule {
-    Schedule {
-        name: ScheduleName::new("s").unwrap(),
-        spec: Spec::every(secs(10), Rig::START).unwrap(),
-        catch_up: CatchUp::All,
-        trigger: NewTrigger { queue, ..plain("1") },
-    }
 }
 
 mod conformance {
@@ -101,33 +90,12 @@ quell_conformance::simulation!("partitions", place);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn r03_ids_stay_with_their_partition_however_many_call_at_once() {
-    const CALLERS: usize = 8;
-    const CALLS: usize = 12;
     let table = table();
-    let mut callers = JoinSet::new();
-    for caller in 0..CALLERS {
+    let open = || {
         let table = table.clone();
-        callers.spawn(async move {
-            let store = narrow(&table).await;
-            let mut jobs = Vec::new();
-            for call in 0..CALLS {
-                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
-                let triggers = vec![plain("1"), NewTrigger { dedup: Some(dedup), ..plain("2") }];
-                let taken = take(&store, triggers).await.unwrap();
-                jobs.extend(taken.iter().filter_map(Receipt::job));
-            }
-            jobs
-        });
-    }
-    let jobs: Vec<JobId> = callers.join_all().await.concat();
-    let each: BTreeSet<JobId> = jobs.iter().copied().collect();
-    assert_eq!(each.len(), CALLERS * CALLS * 2, "each trigger has a job of its own");
-    let numbers: BTreeSet<u64> = jobs.iter().map(|id| number(*id)).collect();
-    assert_eq!(numbers.len(), 1, "a queue in one partition: {numbers:?}");
-    let store = narrow(&table).await;
-    for id in each {
-        assert!(store.job(id).await.unwrap().is_some(), "job {id} is found by its id");
-    }
+        async move { narrow(&table).await }
+    };
+    ids_stay_with_their_home(8, open, number).await;
 }
 
 #[tokio::test]
@@ -170,14 +138,7 @@ async fn r40_processes_that_disagree_on_the_partitions_are_refused() {
 
 #[tokio::test]
 async fn r33_a_partition_that_is_made_later_knows_which_tasks_are_paused() {
-    let table = table();
-    let store = narrow(&table).await;
-    store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
-    take(&store, vec![plain("1")]).await.unwrap();
-    let claim = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap();
-    assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
-    store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
-    assert_eq!(store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap().jobs.len(), 1);
+    a_later_home_knows_which_tasks_are_paused(&narrow(&table()).await).await;
 }
 
 #[tokio::test]
@@ -208,18 +169,7 @@ async fn r25_a_partition_that_is_made_later_knows_the_workers_of_its_queue() {
 
 #[tokio::test]
 async fn r36_a_schedule_moves_to_the_partition_of_its_queue() {
-    let table = table();
-    let (store, now) = (narrow(&table).await, Some(Rig::START));
-    store.set_schedule(now, &schedule(queue())).await.unwrap();
-    let other = QueueName::new("other").unwrap();
-    store.set_schedule(now, &schedule(other.clone())).await.unwrap();
-    let known = store.schedules().await.unwrap();
-    assert_eq!(known.len(), 1);
-    assert_eq!(known[0].schedule.trigger.queue, other);
-    let ticked = store.tick(Some(Rig::START + secs(10)), 9).await.unwrap();
-    assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
-    store.delete_schedule(now, &known[0].schedule.name).await.unwrap();
-    assert!(store.schedules().await.unwrap().is_empty());
+    a_schedule_moves_to_the_home_of_its_queue(&narrow(&table()).await).await;
 }
 
 /// The tags that the list has numbered.
@@ -232,17 +182,7 @@ async fn numbered(table: &MemoryTable) -> usize {
 async fn r40_a_queue_that_is_only_asked_about_takes_no_partition() {
     let table = table();
     let store = open(&table, &[("wide", 4)]).await.unwrap();
-    for name in ["typo", "wide"] {
-        let queue = QueueName::new(name).unwrap();
-        let claim = Claim { queue: queue.clone(), ..Rig::claim_of(9) };
-        assert!(store.claim(None, &claim).await.unwrap().jobs.is_empty());
-        let tasks: Arc<[_]> = Arc::from([task("t")]);
-        let next = store.next_due(None, &queue, &tasks).await.unwrap();
-        let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.unwrap();
-        assert_eq!((next.due, peeked[0].due), (None, None));
-        assert!(!store.delete_queue(&queue).await.unwrap());
-        assert_eq!(store.cancel_key(None, &task("t"), &key("k")).await.unwrap(), None);
-    }
+    queues_without_a_home_are_empty(&store).await;
     assert_eq!(numbered(&table).await, 0);
     // What is written takes one, and is found by who asked before.
     take(&narrow(&table).await, vec![to("typo", "1")]).await.unwrap();

@@ -166,7 +166,7 @@ async fn r01_what_is_accepted_can_start_and_end() {
 
 /// A window that fits into its successor by their bound, and not into a batch.
 #[tokio::test]
-async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_successor_holds_up_no_other() {
+async fn r12_r21_a_reclaimed_job_that_is_too_large_for_its_successor_holds_up_no_other() {
     let two = two_with(narrow());
     let store = &*two.second;
     let collect = |length| keyed_with("k", debounce(), Fold::Collect { cap: 100 }, &text(length));
@@ -303,7 +303,7 @@ async fn r21_a_lease_that_cannot_be_taken_back_at_all_holds_up_no_other() {
     }
     let other = enqueue(store, second, plain("1")).await.job().unwrap();
     start(store, second, 1).await;
-    let lapsed = store.reap(at(1_000), 100).await.unwrap();
-    assert_eq!(lapsed.iter().map(|one| one.lease.job).collect::<Vec<_>>(), [other]);
+    let expired = store.reap(at(1_000), 100).await.unwrap();
+    assert_eq!(expired.iter().map(|one| one.lease.job).collect::<Vec<_>>(), [other]);
     assert!(store.reap(at(1_001), 100).await.is_err(), "the other one cannot be taken back");
 }

@@ -31,7 +31,7 @@ async fn ended_once(rig: &Rig, job: &ClaimedJob) {
     assert_eq!(rig.job(job.id).await.state, JobState::Succeeded);
     let attempts = rig.store.attempts(job.id).await.unwrap();
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
-    assert_eq!(outcomes, [Some(AttemptOutcome::Lapsed), Some(AttemptOutcome::Succeeded)]);
+    assert_eq!(outcomes, [Some(AttemptOutcome::LeaseExpired), Some(AttemptOutcome::Succeeded)]);
 }
 
 /// Published: the lock and the row are lost in mid-run; the run is cancelled and can delete nothing.

@@ -54,6 +54,17 @@ impl Scene {
         Process { rig, wakeups }
     }
 
+    /// A window of a key that runs at 10 s, and a trigger of the key during the run: the client, the
+    /// worker and the run.
+    async fn triggered_during_a_run(&self) -> (Rig, Process, ClaimedJob) {
+        let (mut client, mut worker) = (self.client(), self.worker());
+        client.trigger(keyed("k")).await;
+        self.at(10, &mut [&mut client, &mut worker.rig]);
+        let run = worker.woken_one().await;
+        client.trigger(keyed("k")).await;
+        (client, worker, run)
+    }
+
     /// It is this second of the test; every process knows.
     pub(crate) fn at(&self, second: u64, rigs: &mut [&mut Rig]) {
         let now = Rig::START + Duration::from_secs(second);
@@ -153,11 +164,7 @@ async fn r07_a_window_has_one_message_which_is_sent_on_where_it_moved() {
 #[tokio::test(start_paused = true)]
 async fn r02_a_trigger_during_a_run_has_a_message_of_its_own() {
     let scene = Scene::new();
-    let (mut client, mut worker) = (scene.client(), scene.worker());
-    client.trigger(keyed("k")).await;
-    scene.at(10, &mut [&mut client, &mut worker.rig]);
-    let first = worker.woken_one().await;
-    client.trigger(keyed("k")).await;
+    let (mut client, mut worker, first) = scene.triggered_during_a_run().await;
     scene.at(15, &mut [&mut client, &mut worker.rig]);
     worker.rig.succeed(&first).await;
     scene.at(20, &mut [&mut client, &mut worker.rig]);
@@ -526,11 +533,7 @@ async fn r01_r34_a_timer_that_is_new_to_a_store_is_told_all_that_is_there() {
 #[tokio::test(start_paused = true)]
 async fn r11_a_window_that_waited_for_its_key_has_a_message_when_it_may_start() {
     let scene = Scene::new();
-    let (mut client, mut worker) = (scene.client(), scene.worker());
-    client.trigger(keyed("k")).await;
-    scene.at(10, &mut [&mut client, &mut worker.rig]);
-    let first = worker.woken_one().await;
-    client.trigger(keyed("k")).await;
+    let (mut client, mut worker, first) = scene.triggered_during_a_run().await;
     scene.at(29, &mut [&mut client, &mut worker.rig]);
     // It is due, and waits for the run of its key.
     worker.rig.claim_none().await;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{lease, queue};
-use quell_core::{Batch, ClaimedJob, Lapsed, NewTrigger, Outcome, Receipt, Settlement, Store};
+use quell_core::{
+    Batch, ClaimedJob, ExpiredLease, NewTrigger, Outcome, Receipt, Settlement, Store,
+};
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, MemoryTimer, Partition, Partitions, Spread, Timed};
 use tokio::task::JoinSet;
@@ -143,7 +145,7 @@ async fn works(store: Arc<dyn Store>, slots: usize, runs: Runs, began: Instant, 
             }
             Some(_) = running.join_next() => {}
         }
-        let _lapsed: quell_core::Result<Vec<Lapsed>> = store.reap(None, 1_000).await;
+        let _expired: quell_core::Result<Vec<ExpiredLease>> = store.reap(None, 1_000).await;
         store.tick(None, 100).await.unwrap();
         let claimed = store.claim(None, &Rig::claim_of(slots - running.len())).await.unwrap();
         for job in claimed.jobs {

@@ -16,6 +16,7 @@ use quell_core::{
     Claim, Claimed, ClaimedJob, Error, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload,
     QueueName, Result, Timestamp,
 };
+use quell_engine::sql::{Columns as _, unreadable_row};
 use sqlx::postgres::PgRow;
 
 use crate::counts::counts_itself;
@@ -23,9 +24,9 @@ use crate::error::corrupt;
 use crate::hot::heads::{RAISED, Stale};
 use crate::hot::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, partition_of};
 use crate::hot::trail::{At, Part, Places, Reached, Strand};
-use crate::leases::{first_lapse, grant, grant_new, until};
+use crate::leases::{first_expiry, grant, grant_new, until};
 use crate::names::Names;
-use crate::row::{blocked, broken, count, get, optional_time, signed, time, traces, unsigned};
+use crate::row::{Columns, blocked, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first};
 
@@ -136,7 +137,7 @@ const STRAIGHT: &str = concat!(
     ),
     ",      e.straight, e.later,
             ",
-    first_lapse!("$14"),
+    first_expiry!("$14"),
     ",
             -- It includes those that were passed over.
             (select array[j.due_at, j.id] from quell.job j
@@ -175,7 +176,7 @@ pub(crate) fn straight_query(
 ) -> PgQuery {
     let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
     let query = query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks));
-    from.bind(query.bind(lanes)).bind(from.lapse.as_micros())
+    from.bind(query.bind(lanes)).bind(from.expiry.as_micros())
 }
 
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
@@ -215,7 +216,7 @@ fn decode_started(rows: &[PgRow], names: &Names) -> Result<(Started, Vec<Error>)
                 jobs.push(job);
                 partitions.push(partition);
             }
-            Err(error) => unreadable.push(broken(id, &error)),
+            Err(error) => unreadable.push(unreadable_row(id, &error)),
         }
     }
     Ok((Started { now: time(first(rows)?, 0)?, jobs, partitions }, unreadable))
@@ -252,7 +253,7 @@ pub(crate) fn decode_straight(
     let next = NextDue {
         now,
         due: optional_time(head, STARTED_COLUMNS + 1)?.into_iter().chain(own).min(),
-        lapse: leases.chain(optional_time(head, STARTED_COLUMNS + 2)?).min(),
+        expiry: leases.chain(optional_time(head, STARTED_COLUMNS + 2)?).min(),
     };
     let reached = match get::<Option<i32>, _>(head, STARTED_COLUMNS + 5)? {
         None => None,
@@ -279,12 +280,12 @@ fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, 
         payload: Payload::from_stored(get::<&str, _>(row, 5)?),
         attempt: count(row, 6)?,
         failures: count(row, 7)?,
-        lapses: count(row, 13)?,
+        crashes: count(row, 13)?,
         triggers: unsigned(get(row, 8)?),
         first_at: time(row, 9)?,
         due_at: time(row, 2)?,
         lease_until: time(row, 10)?,
-        traces: traces(row, 14)?,
+        traces: Columns(row).traces(14)?,
     };
     Ok((job, partition))
 }
@@ -365,7 +366,9 @@ impl Tx {
         let rated = look.line.settings.limits_rate();
         if rated && !jobs.is_empty() {
             let names: Vec<Option<&Key>> = partitions.iter().map(Option::as_ref).collect();
-            self.record_starts(queue, &look.line.settings, &names).await?;
+            for starts in look.line.settings.rated_starts(queue, &names) {
+                self.record_starts(&starts).await?;
+            }
         }
         let after = self.look(claim, from, 1).await?;
         let (mut next, reached) = (after.line.next(), after.reached(&taken));

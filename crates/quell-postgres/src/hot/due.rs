@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
+use quell_core::{Claim, Claimed, Now, QueueName, Result, TaskName, WorkerId};
 use tokio::sync::Mutex;
 
 use crate::backend::PostgresBackend;
@@ -53,7 +53,7 @@ impl PostgresBackend {
 
     pub(crate) async fn look(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         (queue, tasks, worker): (&QueueName, &[TaskName], Option<&WorkerId>),
         from: &Places,
     ) -> Result<Look> {
@@ -75,7 +75,7 @@ impl PostgresBackend {
     }
 
     /// From where a claim reads.
-    pub(crate) fn places(&self, now: Option<Timestamp>, claim: &Claim) -> Places {
+    pub(crate) fn places(&self, now: Now, claim: &Claim) -> Places {
         if now.is_none() { self.trails.next(claim) } else { Places::HEAD }
     }
 
@@ -83,7 +83,7 @@ impl PostgresBackend {
     /// worker is to claim again.
     pub(crate) fn note_reached(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         claim: &Claim,
         (read, began): (Read, Instant),
         claimed: &mut Claimed,
@@ -92,7 +92,7 @@ impl PostgresBackend {
         if now.is_some() {
             return;
         }
-        let at = (claimed.now, claimed.next.lapse);
+        let at = (claimed.now, claimed.next.expiry);
         self.trails.note(claim, (read, began.elapsed()), at, reached);
         if claimed.jobs.is_empty() || claimed.jobs.len() < claim.limit {
             read.look_from_the_head(began, &mut claimed.next);
@@ -100,7 +100,7 @@ impl PostgresBackend {
     }
 
     /// Starts what is due: in one statement where that does, else in a transaction of several.
-    pub(crate) async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    pub(crate) async fn claim_due(&self, now: Now, claim: &Claim) -> Result<Claimed> {
         let queue = &claim.queue;
         if claim.limit > 0
             && !self.is_winding(queue)

@@ -2,7 +2,7 @@
 //! waits in the inbox.
 
 use quell_core::touched::Needs;
-use quell_core::{Batch, NewTrigger, Receipt, Result, Timestamp};
+use quell_core::{Batch, NewTrigger, Now, Receipt, Result};
 
 use crate::backend::PostgresBackend;
 use crate::hot::opening::opening;
@@ -13,7 +13,7 @@ impl PostgresBackend {
     /// Accepts triggers.
     pub(crate) async fn enqueue(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.expect_deltas(1).await;
@@ -30,7 +30,7 @@ impl PostgresBackend {
 
     /// Takes in all that callers' committed transactions have left in the inbox, before a call that
     /// includes it.
-    pub(crate) async fn fold_first(&self, now: Option<Timestamp>) -> Result<()> {
+    pub(crate) async fn fold_first(&self, now: Now) -> Result<()> {
         const WAITS: &str = "select exists (select from quell.inbox where refused is null)";
         let rows = read(&self.pool, &self.sql, "look at the inbox", self.sql.query(WAITS)).await?;
         if !get::<bool, _>(first(&rows)?, 0)? {
@@ -42,7 +42,7 @@ impl PostgresBackend {
     /// Accepts triggers in a transaction of several statements. The names that exist are known.
     pub(crate) async fn enqueue_whole(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let (sql, names, needs) = (&*self.sql, &*self.names, Needs::of(batches));

@@ -11,7 +11,7 @@ use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::trace::Traces;
 use quell_core::trigger::{Keyed, When};
-use quell_core::{Batch, Error, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
+use quell_core::{Batch, Error, Fold, Job, NewTrigger, Now, Receipt, Result, Timestamp, TriggerId};
 use sqlx::postgres::PgRow;
 
 use crate::backend::PostgresBackend;
@@ -211,7 +211,7 @@ impl PostgresBackend {
     /// fails, what was taken before stays.
     pub(crate) async fn gather_or_enqueue(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let gathered = self.gather(now, batches).await?;
@@ -234,11 +234,7 @@ impl PostgresBackend {
     }
 
     /// Answers none for each batch that one statement does not take.
-    async fn gather(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Vec<Option<Receipt>>> {
+    async fn gather(&self, now: Now, batches: &[Batch]) -> Result<Vec<Option<Receipt>>> {
         let mut receipts = vec![None; batches.len()];
         let Some(bursts) = bursts(batches, &self.names) else { return Ok(receipts) };
         let Some(columns) = Columns::of(&bursts, &self.names) else { return Ok(receipts) };

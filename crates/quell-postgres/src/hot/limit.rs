@@ -3,18 +3,13 @@
 //! The core decides what that leaves free; here is only the counting. A queue without limits costs
 //! no statement.
 
-use std::collections::BTreeMap;
-
-use quell_core::limit::PartitionUsed;
+use quell_core::limit::{PartitionUsed, RatedStarts, WHOLE_QUEUE};
 use quell_core::line::Line;
-use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp};
+use quell_core::{Key, QueueSettings, Rate, Result, Timestamp};
 
 use crate::hot::look::{Ask, Looking};
 use crate::row::{get, optional_time};
 use crate::tx::Tx;
-
-/// The partition under which a queue's own starts are kept; no partition is called so.
-const WHOLE: &str = "";
 
 /// Counts the attempts of a queue that run; the partitions in which no more may.
 pub(crate) async fn count_running(
@@ -61,7 +56,7 @@ pub(crate) async fn count_starts_of_queue(
     line: &mut Line,
     rate: Rate,
 ) -> Result<()> {
-    for (_, used) in count_starts(by, looking, line.now, rate, &[WHOLE]).await? {
+    for (_, used) in count_starts(by, looking, line.now, rate, &[WHOLE_QUEUE]).await? {
         line.taken.used.recent = used.recent;
         line.taken.free_at = used.free_at;
     }
@@ -123,34 +118,8 @@ async fn count_starts(
 }
 
 impl Tx {
-    /// Puts starts on record, by partition, where a rate counts them.
-    pub(crate) async fn record_starts(
-        &mut self,
-        queue: &QueueName,
-        settings: &QueueSettings,
-        started: &[Option<&Key>],
-    ) -> Result<()> {
-        if let Some(rate) = settings.rate {
-            let whole = BTreeMap::from([(WHOLE, started.len())]);
-            self.record_of_rate(queue, &rate, &whole).await?;
-        }
-        let mut partitions = BTreeMap::<&str, usize>::new();
-        for partition in started.iter().copied().flatten() {
-            *partitions.entry(partition.as_str()).or_default() += 1;
-        }
-        if let Some(rate) = settings.partition_rate.filter(|_| !partitions.is_empty()) {
-            self.record_of_rate(queue, &rate, &partitions).await?;
-        }
-        Ok(())
-    }
-
-    /// The queue's row is locked, so no other call counts meanwhile.
-    async fn record_of_rate(
-        &mut self,
-        queue: &QueueName,
-        rate: &Rate,
-        starts: &BTreeMap<&str, usize>,
-    ) -> Result<()> {
+    /// Puts starts on record. The queue's row is locked, so no other call counts meanwhile.
+    pub(crate) async fn record_starts(&mut self, starts: &RatedStarts<'_>) -> Result<()> {
         const RECORD: &str = "insert into quell.start as mine
                     (queue_id, partition, at, starts, number, expires_at)
              select q.id, k.name, $4, k.starts,
@@ -165,10 +134,10 @@ impl Tx {
         const FORGET: &str = "delete from quell.start
               where queue_id = (select id from quell.queue where name = $1)
                 and partition = any($2) and at <= $3";
-        let name = queue.as_str().to_owned();
-        let names: Vec<String> = starts.keys().map(|name| (*name).to_owned()).collect();
+        let name = starts.queue.as_str().to_owned();
+        let names: Vec<String> = starts.counts.keys().map(|name| (*name).to_owned()).collect();
         let counts: Vec<i64> =
-            starts.values().map(|count| i64::try_from(*count).unwrap_or(i64::MAX)).collect();
+            starts.counts.values().map(|count| i64::try_from(*count).unwrap_or(i64::MAX)).collect();
         let query = self
             .sql
             .query(RECORD)
@@ -176,10 +145,10 @@ impl Tx {
             .bind(names.clone())
             .bind(counts)
             .bind(self.now.as_micros())
-            .bind((self.now + rate.period).as_micros());
+            .bind((self.now + starts.rate.period).as_micros());
         self.run("record starts", query).await?;
         let query = self.sql.query(FORGET).bind(name).bind(names);
-        let query = query.bind(rate.cutoff(self.now).as_micros());
+        let query = query.bind(starts.rate.cutoff(self.now).as_micros());
         self.run("forget old starts", query).await
     }
 

@@ -15,7 +15,7 @@ use crate::connections::Connections;
 use crate::hot::heads::{Heads, Stale};
 use crate::hot::limit::{count_running, count_starts_of_partitions, count_starts_of_queue};
 use crate::hot::trail::{At, Part, Places, Strand};
-use crate::leases::first_lapse;
+use crate::leases::first_expiry;
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
 use crate::sql::{PgQuery, Sql};
@@ -119,7 +119,7 @@ const LOOK: &str = concat!(
      select c.now,
             exists (select from quell.inbox where refused is null),
             ",
-    first_lapse!(),
+    first_expiry!(),
     ",
             q.settings, coalesce(q.deleted, false), b.id, b.priority, b.part, l.due_at, l.job_id
        from clock c
@@ -209,7 +209,7 @@ fn decode(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
     };
     let line = Line {
         now: time(head, 0)?,
-        lapse: optional_time(head, 2)?,
+        expiry: optional_time(head, 2)?,
         settings,
         lanes: Vec::with_capacity(rows.len()),
         taken: Taken::default(),
@@ -278,7 +278,7 @@ pub(crate) async fn peek(
          select c.now,
                 exists (select from quell.inbox where refused is null),
                 ",
-        first_lapse!(),
+        first_expiry!(),
         ",
                 d.name, d.due_at
            from clock c left join due d on true"
@@ -291,7 +291,7 @@ pub(crate) async fn peek(
     let query = asked.bind(sql.query(PEEK)).bind(names).bind(tasks);
     let rows = read(pool, sql, "look for due jobs", query).await?;
     let head = first(&rows)?;
-    let (now, lapse) = (time(head, 0)?, optional_time(head, 2)?);
+    let (now, expiry) = (time(head, 0)?, optional_time(head, 2)?);
     // A claim on any queue folds the inbox.
     let all = get::<bool, _>(head, 1)?.then_some(now);
     let mut due = HashMap::new();
@@ -303,7 +303,7 @@ pub(crate) async fn peek(
     let of = |(queue, _): &(QueueName, _)| NextDue {
         now,
         due: all.into_iter().chain(due.get(queue.as_str()).copied()).min(),
-        lapse,
+        expiry,
     };
     Ok(queues.iter().map(of).collect())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use quell_core::{Pruned, Result, Retention, Timestamp};
+use quell_core::{Now, Pruned, Result, Retention, Timestamp};
 
 use crate::backend::PostgresBackend;
 use crate::hot::expire::may_prune;
@@ -12,7 +12,7 @@ use crate::tx::one_shot;
 impl PostgresBackend {
     pub(crate) async fn remove_expired(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {

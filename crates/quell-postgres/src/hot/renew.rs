@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_core::history::Event;
-use quell_core::{Lease, Outcome, Renewal, Result, Settled, Settlement, Timestamp};
+use quell_core::{Lease, Now, Outcome, Renewal, Result, Settled, Settlement, Timestamp};
 
 use crate::backend::PostgresBackend;
 use crate::leases::{decode_renewed, forget_query, renew_query};
@@ -13,7 +13,7 @@ impl PostgresBackend {
     /// Extends leases: one statement.
     pub(crate) async fn renew(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
@@ -40,7 +40,7 @@ impl PostgresBackend {
     /// Ends attempts that all succeeded; none where there is another among them.
     pub(crate) async fn settle_common(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
     ) -> Result<Option<Vec<Settled>>> {
         if settlements.is_empty() {

@@ -9,8 +9,8 @@ use std::time::Instant;
 use quell_core::history::Event;
 use quell_core::window::Window;
 use quell_core::{
-    Batch, Claim, Claimed, Job, JobId, NewTrigger, Receipt, Result, Settled, SettledAs, Settlement,
-    Timestamp, TriggerId,
+    Batch, Claim, Claimed, Job, JobId, NewTrigger, Now, Receipt, Result, Settled, SettledAs,
+    Settlement, TriggerId,
 };
 use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
@@ -37,7 +37,7 @@ impl PostgresBackend {
     /// Accepts triggers that have no key of any kind: one statement.
     pub(crate) async fn enqueue_plain(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
@@ -68,11 +68,7 @@ impl PostgresBackend {
     }
 
     /// Starts what is due in one statement; none where the queue does not allow it.
-    pub(crate) async fn claim_straight(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Option<Claimed>> {
+    pub(crate) async fn claim_straight(&self, now: Now, claim: &Claim) -> Result<Option<Claimed>> {
         let lanes = self.names.lanes_of(&claim.queue);
         let (from, began) = (self.places(now, claim), Instant::now());
         let query = straight_query(&self.sql, self.asked(now), claim, lanes, &from);
@@ -98,7 +94,7 @@ impl PostgresBackend {
     /// Ends attempts that all succeeded: one statement.
     pub(crate) async fn settle_well(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
         let query = succeed_query(&self.sql, self.asked(now), settlements);
@@ -154,11 +150,7 @@ impl PostgresBackend {
     }
 
     /// Retries the settlements of attempts whose leases had expired: a renewal may have been in flight.
-    async fn settle_again(
-        &self,
-        now: Option<Timestamp>,
-        refused: &[Settlement],
-    ) -> Result<Succeeded> {
+    async fn settle_again(&self, now: Now, refused: &[Settlement]) -> Result<Succeeded> {
         let wait = wait_query(&self.sql, refused.iter().map(|one| &one.lease));
         one_shot(&self.pool, &self.sql, wait).await?;
         let again = succeed_query(&self.sql, self.asked(now), refused);

@@ -2,10 +2,10 @@
 //! calls that mostly find nothing to do. Some come before a step of the engine.
 
 use quell_core::heartbeat::Heartbeat;
-use quell_core::{Answer, Operation, Result, Timestamp};
+use quell_core::{Answer, Now, Operation, Result};
 
 use crate::backend::PostgresBackend;
-use crate::leases::{forget_left_query, has_lapsed};
+use crate::leases::{forget_left_query, has_expired};
 use crate::row::time;
 use crate::schedules::look_for_ticks;
 use crate::tx::one_shot;
@@ -13,11 +13,7 @@ use crate::workers::beat_query;
 
 impl PostgresBackend {
     /// Takes an operation; none leaves it to the engine.
-    pub(crate) async fn take(
-        &self,
-        now: Option<Timestamp>,
-        operation: &Operation,
-    ) -> Result<Option<Answer>> {
+    pub(crate) async fn take(&self, now: Now, operation: &Operation) -> Result<Option<Answer>> {
         let answer = match operation {
             Operation::Jobs { filter } => {
                 Answer::Jobs(reading!(self, long, |reader| reader.jobs(filter))?)
@@ -44,7 +40,7 @@ impl PostgresBackend {
                 Answer::Heartbeat(())
             }
             Operation::Reap { .. } => {
-                if has_lapsed(&self.upkeep, &self.sql, self.asked(now)).await? {
+                if has_expired(&self.upkeep, &self.sql, self.asked(now)).await? {
                     let left = forget_left_query(&self.sql, self.asked(now));
                     one_shot(&self.upkeep, &self.sql, left).await?;
                     return Ok(None);
@@ -73,7 +69,7 @@ impl PostgresBackend {
     }
 
     /// Changes the row of a worker, if it has one: one statement.
-    async fn beat_again(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<bool> {
+    async fn beat_again(&self, now: Now, beat: &Heartbeat) -> Result<bool> {
         let query = beat_query(&self.sql, self.asked(now), beat);
         let rows = one_shot(&self.upkeep, &self.sql, query).await?;
         self.warmth.fade();

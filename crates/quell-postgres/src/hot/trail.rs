@@ -85,7 +85,7 @@ pub(crate) struct Trail {
     /// From where the next claim reads.
     places: BTreeMap<Strand, At>,
     /// No lease that was seen expires earlier.
-    lapse: Timestamp,
+    expiry: Timestamp,
     /// When the next claim from the head is due.
     head_at: Instant,
     /// How many claims and notifications there were.
@@ -99,8 +99,8 @@ pub(crate) struct Trail {
 impl Trail {
     /// The first claim begins at the head.
     fn new() -> Self {
-        let (places, lapse, head_at) = (BTreeMap::new(), Timestamp::MIN, Instant::now());
-        Trail { places, lapse, head_at, steps: 0, noted: 0, reported: None }
+        let (places, expiry, head_at) = (BTreeMap::new(), Timestamp::MIN, Instant::now());
+        Trail { places, expiry, head_at, steps: 0, noted: 0, reported: None }
     }
 
     fn note_due(&mut self, due: Timestamp) {
@@ -116,7 +116,7 @@ impl Trail {
 pub(crate) struct Places {
     at: BTreeMap<Strand, At>,
     /// No lease expires earlier.
-    pub(crate) lapse: Timestamp,
+    pub(crate) expiry: Timestamp,
     pub(crate) read: Read,
 }
 
@@ -145,13 +145,13 @@ impl Places {
     /// The head of everything.
     pub(crate) const HEAD: Places = Places {
         at: BTreeMap::new(),
-        lapse: Timestamp::MIN,
+        expiry: Timestamp::MIN,
         read: Read { head_at: None, step: 0 },
     };
 
     /// For a claim of no lanes: no lease is read either.
     pub(crate) fn nothing() -> Places {
-        Places { lapse: Timestamp::MAX, ..Places::HEAD }
+        Places { expiry: Timestamp::MAX, ..Places::HEAD }
     }
 
     /// The place of the heads of a lane.
@@ -200,19 +200,19 @@ impl Trails {
             }
             Places {
                 at: trail.places.clone(),
-                lapse: trail.lapse,
+                expiry: trail.expiry,
                 read: Read { head_at: Some(trail.head_at), step },
             }
         })
     }
 
     /// Takes note of how far a claim came that read `from` these places and `took` so long, at the
-    /// store's time `now`; `lapse` is when the first lease expires.
+    /// store's time `now`; `expiry` is when the first lease expires.
     pub(crate) fn note(
         &self,
         claim: &Claim,
         (from, took): (Read, Duration),
-        (now, lapse): (Timestamp, Option<Timestamp>),
+        (now, expiry): (Timestamp, Option<Timestamp>),
         reached: &[Reached],
     ) {
         let committed = Timestamp::from_micros(now.as_micros().saturating_sub(COMMITS));
@@ -225,10 +225,10 @@ impl Trails {
             }
             if from.head_at.is_none() {
                 trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(self.longest);
-                trail.lapse = Timestamp::MIN;
+                trail.expiry = Timestamp::MIN;
             }
-            let lapse = lapse.unwrap_or(trail.lapse);
-            trail.lapse = if is_newest { lapse } else { lapse.min(trail.lapse) };
+            let expiry = expiry.unwrap_or(trail.expiry);
+            trail.expiry = if is_newest { expiry } else { expiry.min(trail.expiry) };
             let reported = trail.reported.map(|(_, due)| (due, 0));
             for Reached { strand, last, left } in reached {
                 let place = trail.places.get(strand).copied();

@@ -1,8 +1,8 @@
 -- The store's functions.
 
--- The partitions of these names, made where there are none. Whoever comes second waits, and finds
--- them. An insert draws a number before it finds that the name is there, so none is tried for names
--- that are: numbers are for new names.
+-- Returns the partitions of these names, and creates the missing ones. A second caller waits for the
+-- first and then finds its rows. An insert takes a number of the identity even where it finds a
+-- conflict, so only missing names are inserted.
 create function quell.partitions_of(names text[]) returns setof quell.partition
 language plpgsql volatile as $$
 declare
@@ -82,7 +82,8 @@ begin
 end
 $$;
 
--- The store's time, for a write: it is promised before it runs out. Nobody waits for anybody.
+-- Returns the store's time for a write, and renews the promise before it runs out. No caller waits for
+-- another.
 create function quell.tick(asked bigint, seen bigint) returns bigint
 language plpgsql volatile as $$
 declare
@@ -106,8 +107,9 @@ begin
 end
 $$;
 
--- Promises that no time after this one is given out. The lock keeps an earlier promise from coming last;
--- whoever does not get it at once promises all the same: it is held for less than a statement takes.
+-- Promises that no time after this one is given out. The lock keeps an earlier promise from overwriting
+-- a later one. A caller that does not get the lock at once promises all the same: the lock is held for
+-- less time than a statement takes.
 create function quell.promise(upto bigint) returns void
 language plpgsql volatile as $$
 declare
@@ -164,7 +166,7 @@ begin
               octet_length(put.triggers) using errcode = '22023';
     end if;
     insert into quell.inbox (triggers) values (put.triggers);
-    -- Told once by the commit, however often it is asked for.
+    -- The commit sends equal notifications of a transaction once.
     if put.silent is not true and (select m.notifies from quell.meta m) then
         perform quell.hint('0 -9223372036854775808 *');
     end if;
@@ -173,13 +175,13 @@ $$;
 
 -- Ends a running attempt well in the caller's transaction (R22), with what the handler returned (R19).
 -- With a lost lease it raises an error, so that the transaction cannot commit. The row stays locked
--- until its end: nobody takes the job back meanwhile.
+-- until the transaction ends, so no worker takes the job back meanwhile.
 --
 -- Inside a savepoint it does nothing and says false: rolled back alone, the savepoint would take the
 -- end of the job or the error with it, and what was written before it could still commit.
 --
--- A transaction that keeps one snapshot does not see renewals that came after it. There a lease has
--- ended where the job was taken back, which nobody can hide from it.
+-- A transaction that keeps one snapshot does not see later renewals. There a lease has ended where the
+-- job was taken back, which every snapshot shows.
 create function quell.settle(job_id bigint, token bigint, asked bigint, output text default null)
 returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

@@ -183,8 +183,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
                    where task_id = $1 and key = $2 collate "C" and state = 0 and not closed
                    order by key limit 1))
 $$;
--- R10: where a closed window ends, claims may look at those behind it. Whoever puts a window behind
--- it holds its row meanwhile, so that this sees them all. They stay behind it while it runs: a claim
+-- R10: where a closed window ends, claims may look at those behind it. A call that puts a window
+-- behind it locks its row meanwhile, so that this sees them all. They stay behind it while it runs: a claim
 -- that found one of them a moment before it was put there finds its row changed, and looks again.
 create function quell.let_through() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -216,7 +216,7 @@ create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not nu
 create index ended_trouble on quell.ended_0 (state, lane_id) where state in (3, 6);
 -- The part that jobs come into. A sequence is read in one block, and no version of it is kept.
 create sequence quell.ended_part as smallint maxvalue 8;
--- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit,
+-- R10: rows that leave quell.job come here, with `closed` where others may be behind them. At the commit,
 -- or a caller's own transaction that ends a job (R22) would hold those behind it until then. (A trigger
 -- on what is deleted would have to read each row once more.)
 create constraint trigger ended_arrives after insert on quell.ended deferrable initially deferred
@@ -315,7 +315,7 @@ create index tick_fired_job on quell.tick_fired (job_id, tick_at) where job_id i
 create index tick_fired_at on quell.tick_fired (tick_at);
 
 -- R22: a settlement in a caller's transaction writes a row here and removes it, as `xmin` of a new row
--- tells whether a savepoint is open.
+-- shows whether a savepoint is open.
 create unlogged table quell.probe ();
 
 -- R23: what attempts recorded of their effects on the outside.
@@ -339,7 +339,7 @@ create table quell.past (
     -- The job that it was in the store that accepted it, and when; null where that is this one.
     of_job      bigint,
     of_first_at bigint,
-    -- The payload that its triggers gave it; null where nobody edited that.
+    -- The payload that its triggers gave it; null where it was not edited.
     original    text
 );
 -- Importing a dead job twice makes one job, also by two calls at once.
@@ -372,8 +372,8 @@ create table quell.alert (
     state   text not null
 );
 
--- R25: one row for each worker process. Heartbeats change the last three columns, none of which is
--- indexed, and the fill factor leaves room for the new version: so they are heap-only updates.
+-- R25: one row for each worker process. Heartbeats change the last three columns. These have no
+-- index, and the fill factor leaves room for the new version, so heartbeats are heap-only updates.
 create table quell.worker (
     incarnation  bigint not null,
     pid          bigint not null,

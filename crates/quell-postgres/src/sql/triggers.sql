@@ -212,7 +212,7 @@ begin
         if not isfinite(run_at) then
             perform quell.refuse('run_at', format('is %s: give a moment', run_at));
         end if;
-        -- The last moment that the store's clock can tell.
+        -- The last moment that the store's clock can represent.
         if extract(epoch from run_at) > 9223372036854 then
             perform quell.refuse('run_at', format('is %s: give a moment before the year 294247',
                                                   run_at));

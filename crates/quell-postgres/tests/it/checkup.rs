@@ -7,7 +7,7 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, lease, plain, until};
 use quell_core::checkup::Measure;
 use quell_core::dedup::{Dedup, HoldUntil};
-use quell_core::{Batch, ErrorKind, JobId, NewTrigger, Store, Timestamp, When};
+use quell_core::{Batch, ErrorKind, JobId, NewTrigger, Now, Store, Timestamp, When};
 use quell_postgres::{PostgresOptions, PostgresStore, trigger_in};
 
 use crate::scene::Scene;
@@ -19,7 +19,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-async fn accept(store: &PostgresStore, now: Option<Timestamp>, new: NewTrigger) -> JobId {
+async fn accept(store: &PostgresStore, now: Now, new: NewTrigger) -> JobId {
     let mut answers = store.enqueue(now, vec![Batch::one(new)]).await.unwrap();
     answers.remove(0).unwrap().remove(0).job().unwrap()
 }
@@ -138,6 +138,6 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     assert_eq!(store.checkup().await.unwrap().problems().count(), 0);
     assert_eq!(due(&store, stays).await, stays_due, "made before the clock ran ahead");
     assert_eq!(due(&store, window).await, done.to + secs(10), "as far away as before");
-    let lapsed = store.reap(Some(done.to + secs(31)), 9).await.unwrap();
-    assert_eq!(lapsed.iter().map(|lapsed| lapsed.lease).collect::<Vec<_>>(), [lease(&run)]);
+    let expired = store.reap(Some(done.to + secs(31)), 9).await.unwrap();
+    assert_eq!(expired.iter().map(|expired| expired.lease).collect::<Vec<_>>(), [lease(&run)]);
 }

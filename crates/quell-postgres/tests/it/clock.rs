@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::{Batch, QueueSettings, Rate, Receipt, Store, Timestamp};
+use quell_core::{Batch, Now, QueueSettings, Rate, Receipt, Store, Timestamp};
 use quell_postgres::PostgresStore;
 use tokio::task::JoinSet;
 
@@ -14,7 +14,7 @@ use crate::scene::Scene;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The time of a trigger, on the store's clock or asked for.
-async fn time_of_a_trigger(store: &PostgresStore, now: Option<Timestamp>) -> Timestamp {
+async fn time_of_a_trigger(store: &PostgresStore, now: Now) -> Timestamp {
     let receipts = store.enqueue(now, vec![Batch::one(plain("1"))]).await.unwrap().remove(0);
     match receipts.unwrap().remove(0) {
         Receipt::Accepted { due, .. } => due,

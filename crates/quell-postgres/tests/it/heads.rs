@@ -3,7 +3,7 @@
 use quell_conformance::Rig;
 use quell_conformance::rig::{plain, secs};
 use quell_core::{
-    Batch, Claimed, Key, NewTrigger, Outcome, QueueSettings, Rate, Store, Timestamp, When,
+    Batch, Claimed, Key, NewTrigger, Now, Outcome, QueueSettings, Rate, Store, Timestamp, When,
 };
 use quell_postgres::PostgresStore;
 use sqlx::AssertSqlSafe;
@@ -21,7 +21,7 @@ fn due_at(seconds: i64, partition: &str) -> NewTrigger {
     NewTrigger { when: When::At(Timestamp::from_secs(seconds)), ..of(partition) }
 }
 
-async fn trigger(store: &PostgresStore, now: Option<Timestamp>, triggers: Vec<NewTrigger>) {
+async fn trigger(store: &PostgresStore, now: Now, triggers: Vec<NewTrigger>) {
     let batch = Batch { triggers, dedup: None };
     store.enqueue(now, vec![batch]).await.unwrap().remove(0).unwrap();
 }

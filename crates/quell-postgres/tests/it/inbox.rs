@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, key, keyed, keyed_with, lease, plain, task, until};
+use quell_conformance::suite::transactions::TwoStores;
 use quell_core::dedup::Dedup;
 use quell_core::{
     Batch, ErrorKind, Fold, JobState, Location, NewTrigger, Payload, QueueSettings, Store,
@@ -152,35 +153,26 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
 #[tokio::test]
 async fn r04_r22_a_transaction_of_another_store_is_refused_and_changes_nothing_there() {
     let (scene, other) = (Scene::new(), Scene::new());
-    let (rig, elsewhere) = (scene.rig().await, other.rig().await);
-    rig.trigger(plain("1")).await;
-    elsewhere.trigger(plain("2")).await;
-    let (run, run_there) = (rig.claim_one().await, elsewhere.claim_one().await);
-    assert_eq!(lease(&run), lease(&run_there), "else the test shows nothing");
-    let (own, there) = (rig.store.location().unwrap(), elsewhere.store.location().unwrap());
-    assert_ne!(own.id, there.id);
+    let stores = TwoStores::new(scene.rig().await, other.rig().await).await;
+    let (lease, now) = (stores.lease, Some(stores.own.now()));
+    let (own, there) = stores.locations();
     let mixed = Location { id: own.id.clone(), schema: there.schema.clone() };
-    let before = elsewhere.jobs().await;
+    let before = stores.other.jobs().await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
     let output = Payload::from_text("1").unwrap();
     let refusals = [
         trigger_in(&mut tx, &mixed, &Batch::one(plain("3"))).await,
-        settle_in(&mut tx, &mixed, &lease(&run), Some(rig.now())).await,
-        settle_in_with(&mut tx, &mixed, &lease(&run), Some(rig.now()), &output).await,
+        settle_in(&mut tx, &mixed, &lease, now).await,
+        settle_in_with(&mut tx, &mixed, &lease, now, &output).await,
     ];
-    for refused in refusals {
-        let error = refused.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        let text = error.to_string();
-        assert!(text.contains(own.id.as_str()) && text.contains(there.id.as_str()), "{text}");
-    }
+    stores.assert_refused(refusals);
     tx.commit().await.unwrap();
-    assert_eq!(elsewhere.jobs().await, before);
+    assert_eq!(stores.other.jobs().await, before);
     assert_eq!(other.sql("select count(*) from quell.inbox"), "0");
     // The store's own transaction still settles.
-    settle_in(&mut db, own, &lease(&run), Some(rig.now())).await.unwrap();
-    assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
+    settle_in(&mut db, own, &lease, now).await.unwrap();
+    assert_eq!(stores.own.job(lease.job).await.state, JobState::Succeeded);
 }
 
 /// While the transaction is open no other worker gets the job, though its lease expires.

@@ -49,8 +49,8 @@ async fn succeed(rig: &Rig, leases: &[Lease]) -> usize {
 }
 
 /// The second at which the first lease expires.
-async fn lapse(rig: &Rig) -> Option<u64> {
-    rig.next_due().await.lapse.map(Rig::second)
+async fn expiry(rig: &Rig) -> Option<u64> {
+    rig.next_due().await.expiry.map(Rig::second)
 }
 
 fn kept(scene: &Scene) -> String {
@@ -139,20 +139,20 @@ async fn r22_settles_in_a_transaction_of_any_isolation_after_renewals() {
 }
 
 #[tokio::test]
-async fn r21_each_lease_of_a_claim_lapses_at_its_own_time() {
+async fn r21_each_lease_of_a_claim_expires_at_its_own_time() {
     let scene = Scene::new();
     let mut rig = scene.rig().await;
     trigger(&rig, 4).await;
     let leases = claim(&rig, 4, 1).await;
     assert_eq!(renew(rig.at(10), &leases[1..2]).await, [true]);
     assert_eq!(renew(rig.at(20), &leases[2..]).await, [true; 2]);
-    assert_eq!(lapse(&rig).await, Some(30));
-    let lapsed: Vec<_> = rig.at(45).reap().await.into_iter().map(|one| one.lease).collect();
-    assert_eq!(lapsed, leases[..2], "the oldest first");
+    assert_eq!(expiry(&rig).await, Some(30));
+    let expired: Vec<_> = rig.at(45).reap().await.into_iter().map(|one| one.lease).collect();
+    assert_eq!(expired, leases[..2], "the oldest first");
     assert_eq!(renew(&rig, &leases).await, [false, false, true, true]);
-    assert_eq!(lapse(&rig).await, Some(75));
+    assert_eq!(expiry(&rig).await, Some(75));
     assert_eq!(succeed(&rig, &leases).await, 2);
-    assert_eq!((lapse(&rig).await, kept(&scene)), (None, "0".to_owned()));
+    assert_eq!((expiry(&rig).await, kept(&scene)), (None, "0".to_owned()));
 }
 
 /// A draw has 39 bits: two claims that drew the same have leases of their own.
@@ -163,10 +163,10 @@ async fn r21_two_claims_that_drew_the_same_have_their_own_leases() {
     trigger(&rig, 4).await;
     let early = claim(&rig, 2, 7).await;
     let late = claim(rig.at(20), 2, 7).await;
-    assert_eq!(lapse(&rig).await, Some(30));
-    let lapsed: Vec<_> = rig.at(40).reap().await.into_iter().map(|one| one.lease).collect();
-    assert_eq!(lapsed, early);
-    assert_eq!(lapse(&rig).await, Some(50));
+    assert_eq!(expiry(&rig).await, Some(30));
+    let expired: Vec<_> = rig.at(40).reap().await.into_iter().map(|one| one.lease).collect();
+    assert_eq!(expired, early);
+    assert_eq!(expiry(&rig).await, Some(50));
     assert_eq!(renew(&rig, &late).await, [true; 2]);
     assert_eq!(succeed(rig.at(60), &late).await, 2);
     assert_eq!(kept(&scene), "0");
@@ -220,9 +220,9 @@ async fn r21_thousands_of_leases_are_renewed_and_taken_back_in_time() {
     let now = rig.at(50).now();
     let mut taken = 0;
     while taken < MANY {
-        let lapsed = rig.store.reap(Some(now), 1_000).await.unwrap();
-        assert_eq!(lapsed.len(), 1_000, "after {taken}");
-        taken += lapsed.len() as u64;
+        let expired = rig.store.reap(Some(now), 1_000).await.unwrap();
+        assert_eq!(expired.len(), 1_000, "after {taken}");
+        taken += expired.len() as u64;
     }
     assert_eq!(kept(&scene), "0");
 }
@@ -240,8 +240,8 @@ async fn r21_jobs_that_a_transaction_holds_keep_no_others_from_being_taken_back(
     let hold =
         format!("begin; select from {}.job where id >= 2000000 for no key update", scene.schema());
     sqlx::raw_sql(AssertSqlSafe(hold)).execute(&mut db).await.unwrap();
-    let lapsed: Vec<_> = rig.at(40).reap().await.into_iter().map(|one| one.lease).collect();
-    assert_eq!(lapsed, last);
+    let expired: Vec<_> = rig.at(40).reap().await.into_iter().map(|one| one.lease).collect();
+    assert_eq!(expired, last);
 }
 
 /// Until the renewal has committed, a settlement does not see that the lease goes on.

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use quell_conformance::rig::{lease, until};
-use quell_conformance::suite::transactions::Connection;
+use quell_conformance::suite::transactions::{Connection, Success};
 use quell_conformance::{Opened, Rig};
 use quell_core::history::{Event, History};
 use quell_core::{
-    Batch, Claim, Claimed, Draw, Error, Lease, Location, Outcome, Payload, Result, Settlement,
-    Store, Timestamp,
+    Batch, Claim, Claimed, Draw, Error, Location, Now, Outcome, Result, Settlement, Store,
 };
 use quell_postgres::{PostgresOptions, PostgresStore, settle_in, settle_in_with, trigger_in};
 use quell_services::{psql, url_for_tests};
@@ -114,18 +113,13 @@ impl Scene {
 }
 
 /// A claim of a draw of its own, as each of a worker is.
-pub(crate) async fn claim(store: &PostgresStore, now: Option<Timestamp>, limit: usize) -> Claimed {
+pub(crate) async fn claim(store: &PostgresStore, now: Now, limit: usize) -> Claimed {
     let draw = Draw::new(fastrand::u64(..));
     store.claim(now, &Claim { draw, ..Rig::claim_of(limit) }).await.unwrap()
 }
 
 /// Ends all jobs of a claim so.
-pub(crate) async fn end(
-    store: &PostgresStore,
-    now: Option<Timestamp>,
-    claimed: &Claimed,
-    outcome: Outcome,
-) {
+pub(crate) async fn end(store: &PostgresStore, now: Now, claimed: &Claimed, outcome: Outcome) {
     let ended =
         claimed.jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
     store.settle(now, ended.collect()).await.unwrap();
@@ -179,16 +173,11 @@ impl Connection for Caller {
         trigger_in(&mut self.db, store, batch).await
     }
 
-    async fn settle(
-        &mut self,
-        store: &Location,
-        lease: &Lease,
-        now: Option<Timestamp>,
-        output: Option<&Payload>,
-    ) -> Result<()> {
+    async fn settle(&mut self, store: &Location, success: Success<'_>) -> Result<()> {
+        let Success { lease, now, output } = success;
         match output {
-            None => settle_in(&mut self.db, store, lease, now).await,
-            Some(output) => settle_in_with(&mut self.db, store, lease, now, output).await,
+            None => settle_in(&mut self.db, store, &lease, now).await,
+            Some(output) => settle_in_with(&mut self.db, store, &lease, now, output).await,
         }
     }
 

@@ -181,7 +181,7 @@ async fn what_is_wrong_with_a_url_is_told_and_its_password_is_not() {
     let table = [
         ("postgres://quell:secret@127.0.0.1:1/postgres".to_owned(), ErrorKind::Unavailable),
         (format!("postgres://quell:secret@127.0.0.1:{port}/nowhere"), ErrorKind::Invalid),
-        (format!("postgres://nobody:secret@127.0.0.1:{port}/postgres"), ErrorKind::Invalid),
+        (format!("postgres://stranger:secret@127.0.0.1:{port}/postgres"), ErrorKind::Invalid),
     ];
     for (url, kind) in table {
         let refused = PostgresStore::open(&url).await.unwrap_err();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, Claimed, ClaimedJob, Draw, Job, NextDue, QueueName, QueueSettings, Rate, Result,
-    TaskName, Timestamp,
+    Claim, Claimed, ClaimedJob, Draw, Job, NextDue, Now, QueueName, QueueSettings, Rate, Result,
+    TaskName,
 };
 
 use super::{Answer, Request, exact};
@@ -31,7 +31,7 @@ const ROUNDS: usize = 5;
 struct Given {
     jobs: Vec<ClaimedJob>,
     /// When the last of them ran.
-    now: Option<Timestamp>,
+    now: Now,
     /// When to look again; none where the step that knows all cases must do what is left.
     next: Option<NextDue>,
 }
@@ -62,7 +62,7 @@ impl RedisBackend {
     /// Starts jobs, and says whether the engine's step is to start the rest. None where it is to start all.
     pub(crate) async fn claim_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         claim: &Claim,
     ) -> Result<Option<(Claimed, bool)>> {
         let rated = || self.shard.known().limits_rate(&claim.queue);
@@ -78,7 +78,7 @@ impl RedisBackend {
         // They have started: where what comes next is unknown, the worker looks at once.
         let has_rest = next.is_none();
         let again = now.filter(|_| !jobs.is_empty());
-        let next = next.or(again.map(|now| NextDue { now, due: Some(now), lapse: None }));
+        let next = next.or(again.map(|now| NextDue { now, due: Some(now), expiry: None }));
         let claimed = next.map(|next| Claimed { now: next.now, jobs, next, rated: rated() });
         Ok(claimed.map(|claimed| (claimed, has_rest)))
     }
@@ -87,7 +87,7 @@ impl RedisBackend {
     ///
     /// # Errors
     /// Where nothing was started.
-    async fn start_some(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Given> {
+    async fn start_some(&self, now: Now, claim: &Claim) -> Result<Given> {
         let mut given = Given::default();
         let Some(lease) = exact(claim.lease) else { return Ok(given) };
         let (shard, queue, tasks) = (&self.shard, &claim.queue, &claim.tasks);
@@ -122,7 +122,7 @@ impl RedisBackend {
         }
         // The worker must receive the started jobs; the rest is left to the next claim.
         if !given.jobs.is_empty() {
-            given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
+            given.next = given.now.map(|now| NextDue { now, due: Some(now), expiry: None });
         }
         Ok(given)
     }
@@ -130,7 +130,7 @@ impl RedisBackend {
     /// Notes what a script did.
     fn take_answer(&self, claim: &Claim, mut answer: Answer, given: &mut Given) -> Result<Part> {
         let now = answer.now;
-        let next = NextDue { now, due: answer.moment()?, lapse: answer.moment()? };
+        let next = NextDue { now, due: answer.moment()?, expiry: answer.moment()? };
         let is_cut = answer.number()? == 1;
         // At least as new as what the script checked.
         let known = self.shard.known();
@@ -165,7 +165,7 @@ impl RedisBackend {
     /// step must be taken that knows all cases.
     pub(crate) async fn next_by_script(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<Option<NextDue>> {
@@ -176,8 +176,8 @@ impl RedisBackend {
         let script = &shard.scripts.hot.next;
         match shard.run("look for due jobs", script, now.into(), request).await? {
             Some(mut answer) => {
-                let (due, lapse) = (answer.moment()?, answer.moment()?);
-                Ok(Some(NextDue { now: answer.now, due, lapse }))
+                let (due, expiry) = (answer.moment()?, answer.moment()?);
+                Ok(Some(NextDue { now: answer.now, due, expiry }))
             }
             None => Ok(None),
         }

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use quell_core::history::Event;
 use quell_core::part::Notifications;
 use quell_core::trigger::Keyed;
-use quell_core::{Batch, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
+use quell_core::{Batch, JobId, Key, NewTrigger, Now, Receipt, Result, Timestamp, TriggerId, When};
 use redis::Value;
 
 use super::plan::{Burst, Gathered, lane_of};
@@ -36,11 +36,7 @@ const KEYED: i64 = 2;
 impl RedisBackend {
     /// Accepts as many of these batches as one script takes, from the first on, each whole or not at all.
     /// Those that it leaves have no answer.
-    pub(crate) async fn accept_some(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Answered<Answers>> {
+    pub(crate) async fn accept_some(&self, now: Now, batches: &[Batch]) -> Answered<Answers> {
         let places: Vec<usize> = (0..batches.len()).collect();
         let gathered = Gathered::of(batches, &places);
         let mut news = Notifications::default();
@@ -62,7 +58,7 @@ impl RedisBackend {
 
     async fn run_gathered(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         gathered: &Gathered<'_>,
         (receipts, news): (&mut BTreeMap<usize, Vec<Option<Receipt>>>, &mut Notifications),
     ) -> Result<()> {

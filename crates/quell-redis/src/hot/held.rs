@@ -115,7 +115,7 @@ mod tests {
             payload: quell_core::Payload::from_stored("1"),
             attempt: 1,
             failures: 0,
-            lapses: 0,
+            crashes: 0,
             triggers: 1,
             first_at: quell_core::Timestamp::MIN,
             due_at: quell_core::Timestamp::MIN,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quell_core::{NextDue, QueueName, Result, TaskName, Timestamp};
+use quell_core::{NextDue, Now, QueueName, Result, TaskName, Timestamp};
 
 use crate::backend::RedisBackend;
 use crate::known::Known;
@@ -25,7 +25,7 @@ impl RedisBackend {
     /// None where the step must be taken that knows all cases.
     pub(crate) async fn next_due_of(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<Option<NextDue>> {
@@ -45,7 +45,7 @@ impl RedisBackend {
     /// As [`Store::peek`](quell_core::Store::peek); none where that is not sure of a queue.
     pub(crate) async fn peek_all(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Option<Vec<NextDue>>> {
         let asked: Vec<(&QueueName, &[TaskName])> =
@@ -73,11 +73,11 @@ impl RedisBackend {
         if looked.text()? != known.version {
             known = self.shard.learn().await?;
         }
-        let lapse = looked.scored()?.pop().map(|(_, until)| until);
+        let expiry = looked.scored()?.pop().map(|(_, until)| until);
         let mut answers = Vec::with_capacity(queues.len());
         for (queue, tasks) in queues {
             let First { due, unsure } = first_of(&known, queue, tasks, &looked.scored()?);
-            answers.push((NextDue { now: looked.now, due, lapse }, unsure));
+            answers.push((NextDue { now: looked.now, due, expiry }, unsure));
         }
         Ok((answers, known))
     }

@@ -27,7 +27,7 @@ pub(crate) use self::held::Held;
 pub(crate) use self::lines::Lines;
 pub(crate) use self::plan::parts;
 use crate::known::Known;
-use crate::link::Script;
+use crate::link::{Script, ScriptCall};
 use crate::look::{maybe_bytes, text, values};
 use crate::open::Numbered;
 use crate::pack::{Item, pack};
@@ -111,7 +111,8 @@ impl Shard {
             let version = known.version.clone().unwrap_or_default();
             let args = [time.as_bytes(), version.as_slice(), asked.as_slice()];
             let keys = keys.into_names();
-            let answer = self.link.ask(what, script, &keys, &args).await?;
+            let call = ScriptCall { script, keys: &keys, args: &args };
+            let answer = self.link.ask(what, call).await?;
             let mut values = values(answer)?.into_iter();
             let first = text(values.next().unwrap_or(Value::Nil))?;
             match first.as_str() {

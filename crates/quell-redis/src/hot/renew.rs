@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell_core::{Lease, Renewal, Result, Timestamp};
+use quell_core::{Lease, Now, Renewal, Result, Timestamp};
 
 use super::{Request, exact};
 use crate::backend::RedisBackend;
@@ -13,7 +13,7 @@ impl RedisBackend {
     /// When, and what became of each lease; none where the step must be taken that knows all cases.
     pub(crate) async fn renew_all(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         leases: &[Lease],
         length: Duration,
     ) -> Result<Option<(Timestamp, Vec<Renewal>)>> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use quell_core::history::Event;
 use quell_core::part::Notifications;
 use quell_core::{
-    JobId, Key, Lease, LeaseToken, Outcome, Payload, Result, Settled, SettledAs, Settlement,
+    JobId, Key, Lease, LeaseToken, Now, Outcome, Payload, Result, Settled, SettledAs, Settlement,
     Timestamp,
 };
 
@@ -39,9 +39,9 @@ impl RedisBackend {
     /// those.
     pub(crate) async fn settle_some(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
-    ) -> Result<Taken<Vec<Option<Settled>>>> {
+    ) -> Taken<Vec<Option<Settled>>> {
         let mut settled = self.answers.take(settlements);
         // Whether callers were notified of these is unknown.
         let kept = settled.iter().flatten().filter(|one| one.became == SettledAs::Succeeded);
@@ -77,7 +77,7 @@ impl RedisBackend {
 
     async fn settle_ends(
         &self,
-        now: Option<Timestamp>,
+        now: Now,
         settlements: &[Settlement],
         ends: &[(usize, End<'_>)],
         (settled, news): (&mut [Option<Settled>], &mut Notifications),

@@ -45,7 +45,7 @@ local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT = 12, 13, 14, 15, 16
 local STARTS, DRAW = 17, 18
 local MOST_STARTS = 16777215
 local WORKER, LEASE, STARTED, ENDED, OUTPUT = 19, 20, 21, 22, 23
-local FAILURES, LAPSES, SUPPRESSED = 24, 25, 26
+local FAILURES, CRASHES, SUPPRESSED = 24, 25, 26
 -- Whether a window is closed, and how many elements more than triggers it has (R10).
 local CLOSED, SURPLUS = 29, 30
 -- R42: the trace contexts of the first triggers, a line for each.
@@ -53,7 +53,7 @@ local TRACES, MOST_TRACES = 31, 16
 local FIELDS = 31
 -- What is not there because it is the default and at the end.
 local DEFAULTS = {
-  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [DRAW] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
+  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [DRAW] = 0, [FAILURES] = 0, [CRASHES] = 0, [SUPPRESSED] = 0,
   [CLOSED] = false, [SURPLUS] = 0,
 }
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
@@ -72,7 +72,7 @@ local function read_row(bytes)
   row[WAITS] = row[WAITS] or false
   row[CLOSED], row[SURPLUS] = row[CLOSED] or false, row[SURPLUS] or 0
   row[ATTEMPT], row[STARTS], row[DRAW] = row[ATTEMPT] or 0, row[STARTS] or 0, row[DRAW] or 0
-  row[FAILURES], row[LAPSES], row[SUPPRESSED] = row[FAILURES] or 0, row[LAPSES] or 0, row[SUPPRESSED] or 0
+  row[FAILURES], row[CRASHES], row[SUPPRESSED] = row[FAILURES] or 0, row[CRASHES] or 0, row[SUPPRESSED] or 0
   return row
 end
 
@@ -92,7 +92,7 @@ local function is_short(bytes)
   return head == IS_SHORT and state == SCHEDULED
 end
 
--- A job among those of one score: a letter says how many digits follow.
+-- A job among those of one score: its first character encodes how many digits follow.
 local LETTERS = {
   'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l', 'm', 'n', 'o', 'p', 'q', 'r', 's', 't',
 }

@@ -304,9 +304,9 @@ local function answer_with(started)
     end
   end, function(last) return due and last >= due end)
   if due and log then due = math.max(due, free_at(log, RATE, PERIOD)) end
-  local lapse = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or false
+  local expiry = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or false
   local answer =
-    { now_text, due and string.format('%.0f', due) or false, lapse, is_cut and 1 or 0, #chosen }
+    { now_text, due and string.format('%.0f', due) or false, expiry, is_cut and 1 or 0, #chosen }
   for place, value in ipairs(started) do answer[5 + place] = value end
   for _, name in ipairs(wanted) do answer[#answer + 1] = name end
   return answer

@@ -11,7 +11,7 @@ use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Every, Schedule, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ErrorKind, Fold, JobId, NewTrigger, Outcome, QueueSettings, Rate, Receipt, Result,
+    Batch, ErrorKind, Fold, JobId, NewTrigger, Now, Outcome, QueueSettings, Rate, Receipt, Result,
     Retention, ScheduleName, Settlement, Store, Timestamp, When,
 };
 use quell_redis::{Layout, RedisOptions, RedisStore};
@@ -56,7 +56,7 @@ async fn times_after(place: &Place, after: Timestamp) -> Vec<String> {
     call.query_async(&mut db).await.unwrap()
 }
 
-async fn accept(store: &RedisStore, now: Option<Timestamp>, new: NewTrigger) -> Receipt {
+async fn accept(store: &RedisStore, now: Now, new: NewTrigger) -> Receipt {
     let mut answers = store.enqueue(now, vec![Batch::one(new)]).await.unwrap();
     answers.remove(0).unwrap().remove(0)
 }
@@ -174,8 +174,8 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     let opened = at(10).unwrap();
     assert_eq!(due(&store, window).await, opened, "as far away as before");
     // What the clock had passed in its last ten minutes has passed.
-    let lapsed = store.reap(None, 9).await.unwrap();
-    assert_eq!(lapsed.iter().map(|lapsed| lapsed.lease).collect::<Vec<_>>(), [lease(&run)]);
+    let expired = store.reap(None, 9).await.unwrap();
+    assert_eq!(expired.iter().map(|expired| expired.lease).collect::<Vec<_>>(), [lease(&run)]);
     assert_eq!(accept(&store, None, held).await.outcome(), "accepted");
     assert_eq!(accept(&store, None, done).await.outcome(), "duplicate");
     let later = Some(reset_to.to + secs(601));

@@ -98,7 +98,7 @@ async fn work(
         assert!(Instant::now() < deadline, "the queue {name} is never empty");
         // The claim that follows finds every trigger that was acknowledged before this.
         let is_last = is_over.load(Ordering::SeqCst);
-        let _lapsed = store.reap(None, 100).await;
+        let _expired = store.reap(None, 100).await;
         let Ok(claimed) = store.claim(None, &claim).await else { continue };
         let is_idle = claimed.jobs.is_empty();
         for job in &claimed.jobs {
@@ -115,7 +115,7 @@ async fn work(
             .collect();
         // A job that is not ended becomes due again when its lease expires.
         let _ended = store.settle(None, ends).await;
-        let is_done = claimed.next.due.is_none() && claimed.next.lapse.is_none();
+        let is_done = claimed.next.due.is_none() && claimed.next.expiry.is_none();
         if is_idle && is_done && is_last {
             return;
         }

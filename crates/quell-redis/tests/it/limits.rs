@@ -104,7 +104,7 @@ async fn work(store: Arc<RedisStore>, number: usize) {
                 continue;
             }
         };
-        if claimed.jobs.is_empty() && claimed.next.due.is_none() && claimed.next.lapse.is_none() {
+        if claimed.jobs.is_empty() && claimed.next.due.is_none() && claimed.next.expiry.is_none() {
             return;
         }
         let end = |job| Settlement { lease: lease(job), outcome: Outcome::succeeded() };

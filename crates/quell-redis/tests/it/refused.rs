@@ -51,7 +51,7 @@ async fn r39_r40_a_server_that_is_away_or_wants_a_password_is_told_at_the_start(
         url: format!("redis://{secret}{}/", server.address()),
         prefix: "quell".to_owned(),
     };
-    for secret in ["", ":wrong@", "nobody:s3cret@"] {
+    for secret in ["", ":wrong@", "stranger:s3cret@"] {
         let error = refused(&with(secret)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("password"), "{}", full_text(&error));

@@ -41,7 +41,7 @@ async fn r01_who_writes_nothing_waits_for_no_replica() {
     let began = Instant::now();
     for _ in 0..20 {
         let idle = store.claim(None, &Rig::claim_of(1)).await.unwrap();
-        assert!(idle.jobs.is_empty() && idle.next.lapse.is_some(), "{idle:?}");
+        assert!(idle.jobs.is_empty() && idle.next.expiry.is_some(), "{idle:?}");
     }
     store.counts().await.unwrap();
     assert_eq!(waits(&master), before, "{:?} for nothing", began.elapsed());

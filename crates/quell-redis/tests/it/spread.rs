@@ -2,16 +2,18 @@
 //! know of each other.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
-use quell_conformance::spread::{keys_keep_their_homes, what_needs_one_home_is_refused};
+use quell_conformance::spread::{
+    a_later_home_knows_which_tasks_are_paused, a_schedule_moves_to_the_home_of_its_queue,
+    ids_stay_with_their_home, keys_keep_their_homes, queues_without_a_home_are_empty,
+    what_needs_one_home_is_refused,
+};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
     Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, Store,
-    TaskSettings,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
@@ -45,33 +47,12 @@ fn shard(id: JobId) -> u64 {
 /// Calls that others overtake again and again draw their ids before they decide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn r03_ids_stay_with_their_shard_however_many_call_at_once() {
-    const CALLERS: usize = 16;
-    const CALLS: usize = 12;
     let prefix = prefix();
-    let mut callers = JoinSet::new();
-    for caller in 0..CALLERS {
+    let open = || {
         let options = at(&prefix, "layout=queues");
-        callers.spawn(async move {
-            let store = options.open().await.unwrap();
-            let mut jobs = Vec::new();
-            for call in 0..CALLS {
-                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
-                let triggers = vec![plain("1"), NewTrigger { dedup: Some(dedup), ..plain("2") }];
-                let taken = take(&store, triggers).await.unwrap();
-                jobs.extend(taken.iter().filter_map(Receipt::job));
-            }
-            jobs
-        });
-    }
-    let jobs: Vec<JobId> = callers.join_all().await.concat();
-    let store = at(&prefix, "layout=queues").open().await.unwrap();
-    let each: BTreeSet<JobId> = jobs.iter().copied().collect();
-    assert_eq!(each.len(), CALLERS * CALLS * 2, "each trigger has a job of its own");
-    let shards: BTreeSet<u64> = jobs.iter().map(|id| shard(*id)).collect();
-    assert_eq!(shards.len(), 1, "a queue on one shard: {shards:?}");
-    for id in each {
-        assert!(store.job(id).await.unwrap().is_some(), "job {id} is found by its id");
-    }
+        async move { options.open().await.unwrap() }
+    };
+    ids_stay_with_their_home(16, open, shard).await;
 }
 
 /// A step that may fire a thousand ticks, and fires one, takes no thousand ids: each that is left out makes
@@ -152,37 +133,14 @@ async fn r40_processes_that_disagree_on_the_shards_are_refused() {
 
 #[tokio::test]
 async fn r33_a_shard_that_is_made_later_knows_which_tasks_are_paused() {
-    let prefix = prefix();
-    let store = at(&prefix, "layout=queues").open().await.unwrap();
-    store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
-    take(&store, vec![plain("1")]).await.unwrap();
-    let claim = store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap();
-    assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
-    store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
-    assert_eq!(store.claim(Some(Rig::START), &Rig::claim_of(1)).await.unwrap().jobs.len(), 1);
+    let store = at(&prefix(), "layout=queues").open().await.unwrap();
+    a_later_home_knows_which_tasks_are_paused(&store).await;
 }
 
 #[tokio::test]
 async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
-    let store: Arc<dyn Store> = Arc::new(at(&prefix(), "layout=queues").open().await.unwrap());
-    let name = ScheduleName::new("s").unwrap();
-    let schedule = |queue: QueueName| Schedule {
-        name: name.clone(),
-        spec: Spec::every(secs(10), Rig::START).unwrap(),
-        catch_up: CatchUp::All,
-        trigger: NewTrigger { queue, ..plain("1") },
-    };
-    let now = Some(Rig::START);
-    store.set_schedule(now, &schedule(queue())).await.unwrap();
-    let other = QueueName::new("other").unwrap();
-    store.set_schedule(now, &schedule(other.clone())).await.unwrap();
-    let known = store.schedules().await.unwrap();
-    assert_eq!(known.len(), 1);
-    assert_eq!(known[0].schedule.trigger.queue, other);
-    let ticked = store.tick(Some(Rig::START + secs(10)), 9).await.unwrap();
-    assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
-    store.delete_schedule(now, &name).await.unwrap();
-    assert!(store.schedules().await.unwrap().is_empty());
+    let store = at(&prefix(), "layout=queues").open().await.unwrap();
+    a_schedule_moves_to_the_home_of_its_queue(&store).await;
 }
 
 /// Makes a queue over `shards` shards; returns how many of them each of the masters has.
@@ -272,21 +230,7 @@ async fn numbered(prefix: &str) -> Vec<String> {
 async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
     let prefix = prefix();
     let store = at(&prefix, "layout=queues&shards.wide=4").open().await.unwrap();
-    let mut before = store.next_due(None, &queue(), &[]).await.unwrap().now;
-    for name in ["typo", "wide"] {
-        let queue = QueueName::new(name).unwrap();
-        let claim = Claim { queue: queue.clone(), ..Rig::claim_of(9) };
-        let claimed = store.claim(None, &claim).await.unwrap();
-        assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
-        assert!(claimed.now >= before, "an empty answer has the time");
-        before = claimed.now;
-        let tasks: Arc<[_]> = Arc::from([task("t")]);
-        let next = store.next_due(None, &queue, &tasks).await.unwrap();
-        let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.unwrap();
-        assert_eq!((next.due, peeked[0].due), (None, None));
-        assert!(!store.delete_queue(&queue).await.unwrap());
-        assert_eq!(store.cancel_key(None, &task("t"), &key("k")).await.unwrap(), None);
-    }
+    queues_without_a_home_are_empty(&store).await;
     assert_eq!(numbered(&prefix).await, [""; 0]);
     // What is written takes one, and is found by who asked before.
     let trigger = |name: &str| NewTrigger { queue: QueueName::new(name).unwrap(), ..plain("1") };

@@ -8,6 +8,7 @@ use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
 use serde_json::{Value, json};
 
+use super::page::Page;
 use super::source::{Source, ask, join, read_store};
 use super::text::{printable, table};
 use crate::view;
@@ -30,11 +31,8 @@ pub struct JobsArgs {
     /// Only jobs older than this one.
     #[arg(long, value_name = "ID")]
     before: Option<JobId>,
-    /// At most this many, up to 200.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
-    limit: u16,
     #[command(flatten)]
-    source: Source,
+    page: Page,
 }
 
 /// `quell job ID`.
@@ -80,15 +78,16 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         state: args.state,
         key: args.key,
         before: args.before,
-        limit: args.limit.into(),
+        limit: args.page.limit.into(),
     };
-    let answer = match &args.source.store {
+    let source = args.page.source;
+    let answer = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let jobs = quell.store().jobs(&filter).await?;
             Ok(json!({ "jobs": jobs.iter().map(view::job).collect::<Vec<_>>() }))
         })?,
         None => {
-            let mut url = join(&args.source.server, &["v1", "jobs"])?;
+            let mut url = join(&source.server, &["v1", "jobs"])?;
             let parts = [
                 ("task", filter.task.map(|task| task.to_string())),
                 ("queue", filter.queue.map(|queue| queue.to_string())),
@@ -102,10 +101,10 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
                 query.extend_pairs(value.map(|value| (name, value)));
             }
             drop(query);
-            ask(&args.source.server, |client| client.get(url))?
+            ask(&source.server, |client| client.get(url))?
         }
     };
-    if args.source.json {
+    if source.json {
         return Ok(writeln!(out, "{answer}")?);
     }
     let rows = answer.get("jobs").and_then(Value::as_array).cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The commands of the program, a module each, apart from `serve` and `demo`.
 //!
-//! `source` reaches a server or a store, `text`, `screen` and `numbers` write for people, `recorded`
-//! has the arguments that `simulate` and `replay` share.
+//! `source` reaches a server or a store, `page` reads a list from one, `text`, `screen` and `numbers`
+//! write for people, `recorded` has the arguments that `simulate` and `replay` share.
 
 pub mod alerts;
 pub mod check;
@@ -9,6 +9,7 @@ pub mod dead;
 pub mod doctor;
 pub mod jobs;
 pub(crate) mod numbers;
+mod page;
 mod pause;
 pub mod queue;
 mod recorded;

@@ -38,6 +38,28 @@ struct Asked {
     reason: Option<String>,
 }
 
+/// The body of an import.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Import {
+    exports: Vec<DeadExport>,
+}
+
+/// The body of the redrive of one job.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Edited<'a> {
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+/// The body of the discard of one job.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Why {
+    reason: Option<String>,
+}
+
 impl Asked {
     fn filter(self) -> Result<DeadFilter, ApiError> {
         let moment = |at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
@@ -170,11 +192,6 @@ pub(super) async fn import(
     State(api): State<Api>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Import {
-        exports: Vec<DeadExport>,
-    }
     let body = body.read()?;
     let Import { exports } = parse(&body)?;
     if exports.len() > MAX_EXPORTS {
@@ -197,12 +214,6 @@ pub(super) async fn redrive_one(
     Path(id): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Edited<'a> {
-        #[serde(borrow)]
-        payload: Option<&'a RawValue>,
-    }
     let id = id.parse::<JobId>()?;
     let body = body.read_if_any()?;
     let edited = body.as_deref().map(parse::<Edited<'_>>).transpose()?;
@@ -218,11 +229,6 @@ pub(super) async fn discard_one(
     Path(id): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Why {
-        reason: Option<String>,
-    }
     let id = id.parse::<JobId>()?;
     let body = body.read()?;
     let Why { reason: why } = parse(&body)?;

@@ -1,6 +1,7 @@
 //! Schedules over HTTP: read, set, paused, run, backfilled, removed (R36).
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use quell::schedule::SpecParts;
 use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
@@ -63,8 +64,7 @@ pub(super) async fn set(
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let name = ScheduleName::new(name)?;
-    let body = body.read()?;
+    let (name, body) = named(name, body)?;
     let asked: Asked<'_> = parse(&body)?;
     let (_, task) = known_task(&api, &asked.task)?;
     let parts = SpecParts {
@@ -128,11 +128,15 @@ pub(super) async fn backfill(
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let name = ScheduleName::new(name)?;
-    let body = body.read()?;
+    let (name, body) = named(name, body)?;
     let Range { from, to } = parse(&body)?;
     let fired = api.quell.store().backfill(None, &name, moment(from), moment(to)).await;
     Ok(Json(json!({ "schedule": name, "fired": known(fired)? })))
+}
+
+/// The name in a path, and the body for it: a name that cannot be is reported first.
+fn named(name: String, body: JsonBody) -> Result<(ScheduleName, Bytes), ApiError> {
+    Ok((ScheduleName::new(name)?, body.read()?))
 }
 
 async fn switch(api: &Api, name: String, state: ScheduleState) -> Result<Json<Value>, ApiError> {

@@ -4,17 +4,7 @@ use quell::JobState;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::served::{answer, serve, serve_with};
-
-const TASKS: &str = r#"
-[tasks.build]
-key = "{{ repo }}"
-debounce = { min = "10s", max = "60s" }
-exec = { command = ["true"] }
-
-[tasks.now]
-exec = { command = ["true"] }
-"#;
+use crate::served::{TASKS, answer, serve, serve_with};
 
 #[tokio::test]
 async fn r03_one_trigger_and_a_batch_are_answered_with_receipts() {

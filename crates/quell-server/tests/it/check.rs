@@ -1,6 +1,8 @@
 //! `quell check` as a user runs it: on files, and on what a server wrote.
 
-use crate::commands::{Files, check};
+use quell_testkit::Files;
+
+use crate::commands::check;
 
 const LOST: &str = r#"{"event":"stamp","op":1,"key":"a","value":1}
 {"event":"stamp_ok","op":1}

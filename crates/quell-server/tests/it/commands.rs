@@ -1,10 +1,7 @@
 //! Runs commands in this process, from their command line to what they print.
 
-use std::path::{Path, PathBuf};
-
 use clap::Parser;
 use serde_json::Value;
-use tempfile::TempDir;
 
 #[derive(Parser)]
 struct Line<A: clap::Args> {
@@ -52,33 +49,4 @@ pub(crate) fn check_fails(args: &[&str]) -> (String, String) {
 pub(crate) fn json(printed: Result<String, String>) -> Value {
     let printed = printed.unwrap_or_else(|error| panic!("{error}"));
     serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
-}
-
-/// Files that vanish at the end of a test.
-pub(crate) struct Files(TempDir);
-
-impl Files {
-    pub(crate) fn new() -> Files {
-        Files(tempfile::tempdir().unwrap())
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        let file = self.0.path().join(name);
-        std::fs::write(&file, bytes).unwrap();
-        text(file)
-    }
-
-    /// A CSV file with the columns timestamp and key; times in seconds.
-    pub(crate) fn csv(&self, name: &str, events: &[(f64, &str)]) -> String {
-        let rows = events.iter().map(|(at, key)| format!("{at},{key}\n"));
-        self.write(name, format!("timestamp,key\n{}", rows.collect::<String>()))
-    }
-}
-
-fn text(path: PathBuf) -> String {
-    path.into_os_string().into_string().unwrap()
 }

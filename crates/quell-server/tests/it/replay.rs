@@ -3,7 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::commands::{Files, json, replay, simulate};
+use quell_testkit::Files;
+
+use crate::commands::{json, replay, simulate};
 
 const KEY: [&str; 2] = ["--key", "{{ key }}"];
 const SHARED: [&str; 6] =

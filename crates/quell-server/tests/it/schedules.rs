@@ -10,18 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::binary::quell;
-use crate::served::{Served, answer, serve};
-
-const TASKS: &str = r#"
-[tasks.build]
-key = "{{ repo }}"
-debounce = { min = "10s", max = "60s" }
-exec = { command = ["true"] }
-
-[tasks.now]
-priority = 3
-exec = { command = ["true"] }
-"#;
+use crate::served::{Served, TASKS, answer, serve};
 
 /// Tasks that no other test of this process counts.
 const COUNTED: &str = r#"

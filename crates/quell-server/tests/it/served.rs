@@ -10,6 +10,18 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// A task that is debounced by a key, and one that runs at once.
+pub(crate) const TASKS: &str = r#"
+[tasks.build]
+key = "{{ repo }}"
+debounce = { min = "10s", max = "60s" }
+exec = { command = ["true"] }
+
+[tasks.now]
+priority = 3
+exec = { command = ["true"] }
+"#;
+
 /// A server with a folder of its own, in which its configuration stands.
 pub(crate) struct Served {
     pub(crate) server: Server,

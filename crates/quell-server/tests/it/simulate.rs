@@ -1,6 +1,8 @@
 //! `quell simulate`: the shape of its results, and what it refuses.
 
-use crate::commands::{Files, json, simulate};
+use quell_testkit::Files;
+
+use crate::commands::{json, simulate};
 
 /// Words of a command line.
 type Words<'a> = &'a [&'a str];

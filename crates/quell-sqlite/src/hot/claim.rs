@@ -14,6 +14,7 @@ use quell_core::touched::TaskKey;
 use quell_core::{
     Claim, ClaimedJob, Draw, JobId, JobState, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
 };
+use quell_engine::sql::{Columns as _, unreadable_row};
 use sqlx::sqlite::SqliteRow;
 
 use super::heads::{Stale, read_heads};
@@ -23,7 +24,7 @@ use crate::counts::{LaneState, count_and_commit};
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_memories};
 use crate::names::Lane;
-use crate::row::{broken, get, signed, time, traces, unsigned};
+use crate::row::{Columns, get, signed, time, unsigned};
 use crate::tx::{Trip, Tx};
 
 /// The columns of a job that starts.
@@ -112,7 +113,7 @@ impl Tx {
         line.lanes = lanes;
         if !started.is_empty() {
             let until = self.now + claim.lease;
-            line.lapse = Some(line.lapse.map_or(until, |before| before.min(until)));
+            line.expiry = Some(line.expiry.map_or(until, |before| before.min(until)));
             self.record(claim, &mut line, &started).await?;
         }
         let jobs = started.into_iter().map(|started| started.job).collect::<Vec<_>>();
@@ -229,7 +230,9 @@ impl Tx {
         started: &[Started],
     ) -> Result<()> {
         let partitions: Vec<_> = started.iter().map(|one| one.partition.as_ref()).collect();
-        self.record_starts(&claim.queue, &line.settings, &partitions).await?;
+        for starts in line.settings.rated_starts(&claim.queue, &partitions) {
+            self.record_starts(&starts).await?;
+        }
         let mut taken = std::mem::take(&mut line.taken);
         count_starts(&mut taken, &mut self.writer.db, line, &claim.queue).await?;
         line.taken = taken;
@@ -265,7 +268,7 @@ fn decode_claimed(
     lease: (Timestamp, Draw),
 ) -> Result<(ClaimedJob, Option<Shape>)> {
     let id = JobId::new(unsigned(get(row, 0)?));
-    decode_started(id, row, lane, lease).map_err(|error| broken(id, &error))
+    decode_started(id, row, lane, lease).map_err(|error| unreadable_row(id, &error))
 }
 
 fn decode_started(
@@ -288,12 +291,12 @@ fn decode_started(
         payload: Payload::from_stored(get::<&str, _>(row, 4)?),
         attempt: attempt.saturating_add(1),
         failures: get(row, 6)?,
-        lapses: get(row, 11)?,
+        crashes: get(row, 11)?,
         triggers: unsigned(get(row, 7)?),
         first_at: time(row, 8)?,
         due_at: time(row, 1)?,
         lease_until,
-        traces: traces(row, 12)?,
+        traces: Columns(row).traces(12)?,
     };
     Ok((job, shape))
 }

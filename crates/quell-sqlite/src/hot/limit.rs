@@ -3,10 +3,9 @@
 //! The core decides what that leaves free; here is only the counting. A queue without limits costs
 //! no statement.
 
-use std::collections::BTreeMap;
-
+use quell_core::limit::{RatedStarts, WHOLE_QUEUE};
 use quell_core::line::{Line, Taken};
-use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp, WorkerId};
+use quell_core::{Key, QueueName, Rate, Result, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 
 use crate::error::explain;
@@ -14,9 +13,6 @@ use crate::keys::json;
 use crate::names::base_lane;
 use crate::row::{get, time};
 use crate::tx::Tx;
-
-/// The partition under which a queue's own starts are kept; no partition is called so.
-const WHOLE: &str = "";
 
 /// What a rate counts of one queue or partition.
 #[derive(Debug)]
@@ -82,7 +78,7 @@ pub(crate) async fn count_starts(
     queue: &QueueName,
 ) -> Result<()> {
     if let Some(rate) = line.settings.rate {
-        let counted = counted(db, queue, &[WHOLE], (rate, line.now)).await?.pop();
+        let counted = counted(db, queue, &[WHOLE_QUEUE], (rate, line.now)).await?.pop();
         taken.used.recent = counted.as_ref().map_or(0, |counted| counted.recent);
         taken.free_at = counted.map_or(Timestamp::MIN, |counted| counted.free_at);
     }
@@ -145,34 +141,8 @@ async fn counted(
 }
 
 impl Tx {
-    /// Puts starts on record, by partition, where a rate counts them.
-    pub(crate) async fn record_starts(
-        &mut self,
-        queue: &QueueName,
-        settings: &QueueSettings,
-        started: &[Option<&Key>],
-    ) -> Result<()> {
-        if let Some(rate) = settings.rate {
-            let whole = [(WHOLE, started.len())];
-            self.record_of_rate(queue, &rate, &whole).await?;
-        }
-        let mut partitions = BTreeMap::<&str, usize>::new();
-        for partition in started.iter().copied().flatten() {
-            *partitions.entry(partition.as_str()).or_default() += 1;
-        }
-        if let Some(rate) = settings.partition_rate.filter(|_| !partitions.is_empty()) {
-            let partitions: Vec<_> = partitions.into_iter().collect();
-            self.record_of_rate(queue, &rate, &partitions).await?;
-        }
-        Ok(())
-    }
-
-    async fn record_of_rate(
-        &mut self,
-        queue: &QueueName,
-        rate: &Rate,
-        starts: &[(&str, usize)],
-    ) -> Result<()> {
+    /// Puts starts on record.
+    pub(crate) async fn record_starts(&mut self, starts: &RatedStarts<'_>) -> Result<()> {
         const RECORD: &str = "insert into quell_start
                     (queue_id, partition, at, starts, number, expires_at)
              select ?1, k.value ->> 0, ?2, k.value ->> 1,
@@ -188,18 +158,18 @@ impl Tx {
         const FORGET: &str = "delete from quell_start
               where queue_id = ?1 and partition in (select value ->> 0 from json_each(?3))
                 and at <= ?2";
-        let queue_id = self.names().queue_id(queue);
-        let scopes = json(&starts)?;
+        let queue_id = self.names().queue_id(starts.queue);
+        let scopes = json(&starts.counts.iter().collect::<Vec<_>>())?;
         sqlx::query(RECORD)
             .bind(queue_id)
             .bind(self.now.as_micros())
             .bind(scopes.clone())
-            .bind((self.now + rate.period).as_micros())
+            .bind((self.now + starts.rate.period).as_micros())
             .execute(&mut self.writer.db)
             .await
             .map_err(|e| explain("record starts", e))?;
         let forget = sqlx::query(FORGET).bind(queue_id);
-        let forget = forget.bind(rate.cutoff(self.now).as_micros()).bind(scopes);
+        let forget = forget.bind(starts.rate.cutoff(self.now).as_micros()).bind(scopes);
         let forgot = forget.execute(&mut self.writer.db).await;
         forgot.map(drop).map_err(|e| explain("forget old starts", e))
     }

@@ -5,13 +5,9 @@
 //! the number of partitions.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::schedule::RECORD;
-use quell_core::{
-    Claim, Key, QueueName, QueueSettings, Result, Retention, TaskName, Timestamp, WorkerId,
-};
+use quell_core::{Claim, Key, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -163,7 +159,7 @@ pub(crate) async fn decode_look(
     };
     let mut line = Line {
         now: time(head, 0)?,
-        lapse: optional_time(head, 2)?,
+        expiry: optional_time(head, 2)?,
         settings,
         lanes,
         taken: Taken::default(),
@@ -181,33 +177,4 @@ pub(crate) async fn decode_look(
 /// Whether partitions have limits, so that their first jobs are read by themselves.
 pub(crate) fn limits_partitions(settings: &QueueSettings) -> bool {
     settings.partition_concurrency.is_some() || settings.partition_rate.is_some()
-}
-
-/// Looks, without writing, whether there may be anything to remove.
-pub(crate) async fn may_prune(
-    db: &mut SqliteConnection,
-    now: Timestamp,
-    retention: &Retention,
-) -> Result<bool> {
-    const OLD: &str = "with clock (now) as (select max(?3, clock) from quell_meta)
-         select exists (select 1 from clock, quell_job
-                         where state >= 2 and state in (2, 4, 5) and ended_at <= now - ?1)
-             or exists (select 1 from clock, quell_job
-                         where state >= 2 and state = 3 and ended_at <= now - ?2)
-             or exists (select 1 from clock, quell_memory where expires_at <= now)
-             or exists (select 1 from clock, quell_hold where expires_at <= now)
-             or exists (select 1 from clock, quell_idempotency where look_at <= now)
-             or exists (select 1 from clock, quell_start where expires_at <= now)
-             or exists (select 1 from clock, quell_tick where tick_at < now - ?4)";
-    let micros = |keep: Option<Duration>| {
-        keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
-    };
-    sqlx::query_scalar(OLD)
-        .bind(micros(retention.succeeded))
-        .bind(micros(retention.dead))
-        .bind(now.as_micros())
-        .bind(micros(Some(RECORD)))
-        .fetch_one(db)
-        .await
-        .map_err(|e| explain("look for ended jobs", e))
 }

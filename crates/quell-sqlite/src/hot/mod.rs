@@ -7,5 +7,6 @@ pub(crate) mod enqueue;
 mod heads;
 mod limit;
 pub(crate) mod look;
+pub(crate) mod prune;
 pub(crate) mod renew;
 pub(crate) mod settle;

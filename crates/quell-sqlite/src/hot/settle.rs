@@ -62,8 +62,8 @@ pub(crate) const FREE_KEYS: &str = concat!(
   returning lane_id, due_at"
 );
 
-/// Begins a transaction with ending attempts that succeeded. R21: only a current, unlapsed lease
-/// counts.
+/// Begins a transaction with ending attempts that succeeded. R21: only a current lease that has not
+/// expired counts.
 pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Trip {
     const SUCCEED: &str = opening!(
         "update quell_job

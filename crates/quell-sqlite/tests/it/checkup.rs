@@ -127,8 +127,8 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     assert_eq!(due(&store, window).await, done.to + secs(10), "as far away as before");
     let soon = Some(done.to + secs(29));
     assert!(store.reap(soon, 9).await.unwrap().is_empty(), "the lease has 30 s left");
-    let lapsed = store.reap(Some(done.to + secs(31)), 9).await.unwrap();
-    assert_eq!(lapsed.iter().map(|lapsed| lapsed.lease).collect::<Vec<_>>(), [lease(&run)]);
+    let expired = store.reap(Some(done.to + secs(31)), 9).await.unwrap();
+    assert_eq!(expired.iter().map(|expired| expired.lease).collect::<Vec<_>>(), [lease(&run)]);
     let ticked = store.tick(Some(done.to + secs(601)), 9).await.unwrap();
     assert_eq!(ticked.fired.len(), 1, "the schedule goes on from now");
     drop(store);

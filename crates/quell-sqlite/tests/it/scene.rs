@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use quell_conformance::suite::transactions::Connection;
+use quell_conformance::suite::transactions::{Connection, Success};
 use quell_conformance::{Opened, Rig};
-use quell_core::{Batch, Lease, Location, NewTrigger, Payload, Receipt, Result, Store, Timestamp};
+use quell_core::{Batch, Location, NewTrigger, Receipt, Result, Store};
 use quell_sqlite::{
     SqliteOptions, SqliteStore, Synchronous, settle_in, settle_in_with, trigger_in,
 };
@@ -86,16 +86,11 @@ impl Connection for Caller {
         trigger_in(&mut self.0, store, batch).await
     }
 
-    async fn settle(
-        &mut self,
-        store: &Location,
-        lease: &Lease,
-        now: Option<Timestamp>,
-        output: Option<&Payload>,
-    ) -> Result<()> {
+    async fn settle(&mut self, store: &Location, success: Success<'_>) -> Result<()> {
+        let Success { lease, now, output } = success;
         match output {
-            None => settle_in(&mut self.0, store, lease, now).await,
-            Some(output) => settle_in_with(&mut self.0, store, lease, now, output).await,
+            None => settle_in(&mut self.0, store, &lease, now).await,
+            Some(output) => settle_in_with(&mut self.0, store, &lease, now, output).await,
         }
     }
 

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::history::{Event, Sink};
 use quell_core::{
-    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Location, Operation,
+    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Location, Now, Operation,
     OperationKind, Result, Store, Timestamp, Wakeups,
 };
 use tracing::error;
@@ -130,7 +130,7 @@ impl Store for Guarded {
         self.inner.location()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let (name, kind) = (operation.name(), operation.kind());
         if let (Operation::Flush { task, key }, Some(history)) = (&operation, &self.history) {
             history.record(&Event::FlushInvoke { task: task.clone(), key: key.clone() });

@@ -6,7 +6,7 @@
 //! in a caller's database.
 
 use futures_util::future::BoxFuture;
-use quell_core::{Batch, Error, ErrorKind, Lease, Location, Payload, Result, Store, Timestamp};
+use quell_core::{Batch, Error, ErrorKind, Lease, Location, Now, Payload, Result, Store};
 use sqlx::Transaction;
 
 mod sealed {
@@ -21,6 +21,18 @@ pub enum Wakes {
     AtCommit,
     /// By the caller.
     AfterCommit,
+}
+
+/// The settlement of an attempt that succeeded.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Success<'t> {
+    /// The attempt.
+    pub lease: Lease,
+    /// When it ended.
+    pub now: Now,
+    /// What it made.
+    pub output: Option<&'t Payload>,
 }
 
 /// A database whose transactions can trigger; those of the features `sqlite` and `postgres` can.
@@ -40,10 +52,32 @@ pub trait SettlingDatabase: Database {
     fn settle<'t>(
         tx: &'t mut Transaction<'_, Self>,
         store: &'t dyn Store,
-        lease: Lease,
-        now: Option<Timestamp>,
-        output: Option<&'t Payload>,
+        success: Success<'t>,
     ) -> BoxFuture<'t, Result<()>>;
+}
+
+/// Lets a database settle by the functions of its store's crate; `$location` finds the store in it.
+macro_rules! settles_by {
+    ($database:ty, $store:ident, $location:ident) => {
+        impl SettlingDatabase for $database {
+            fn settle<'t>(
+                tx: &'t mut Transaction<'_, Self>,
+                store: &'t dyn Store,
+                success: Success<'t>,
+            ) -> BoxFuture<'t, Result<()>> {
+                let Success { lease, now, output } = success;
+                Box::pin(async move {
+                    let store = $location(store)?;
+                    match output {
+                        None => $store::settle_in(tx, store, &lease, now).await,
+                        Some(output) => {
+                            $store::settle_in_with(tx, store, &lease, now, output).await
+                        }
+                    }
+                })
+            }
+        }
+    };
 }
 
 #[cfg(feature = "sqlite")]
@@ -63,23 +97,7 @@ impl Database for sqlx::Sqlite {
 }
 
 #[cfg(feature = "sqlite")]
-impl SettlingDatabase for sqlx::Sqlite {
-    fn settle<'t>(
-        tx: &'t mut Transaction<'_, Self>,
-        store: &'t dyn Store,
-        lease: Lease,
-        now: Option<Timestamp>,
-        output: Option<&'t Payload>,
-    ) -> BoxFuture<'t, Result<()>> {
-        Box::pin(async move {
-            let store = in_a_file(store)?;
-            match output {
-                None => quell_sqlite::settle_in(tx, store, &lease, now).await,
-                Some(output) => quell_sqlite::settle_in_with(tx, store, &lease, now, output).await,
-            }
-        })
-    }
-}
+settles_by!(sqlx::Sqlite, quell_sqlite, in_a_file);
 
 #[cfg(feature = "postgres")]
 impl sealed::Sealed for sqlx::Postgres {}
@@ -103,25 +121,7 @@ impl Database for sqlx::Postgres {
 }
 
 #[cfg(feature = "postgres")]
-impl SettlingDatabase for sqlx::Postgres {
-    fn settle<'t>(
-        tx: &'t mut Transaction<'_, Self>,
-        store: &'t dyn Store,
-        lease: Lease,
-        now: Option<Timestamp>,
-        output: Option<&'t Payload>,
-    ) -> BoxFuture<'t, Result<()>> {
-        Box::pin(async move {
-            let store = in_a_schema(store)?;
-            match output {
-                None => quell_postgres::settle_in(tx, store, &lease, now).await,
-                Some(output) => {
-                    quell_postgres::settle_in_with(tx, store, &lease, now, output).await
-                }
-            }
-        })
-    }
-}
+settles_by!(sqlx::Postgres, quell_postgres, in_a_schema);
 
 /// A store in a SQLite file.
 #[cfg(feature = "sqlite")]

@@ -14,6 +14,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Quell;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::client::transaction::Success;
 use crate::handler::effects::{EffectCall, OnceCall};
 
 /// The context of one attempt: shared state, the job, and the signal to stop.
@@ -222,7 +224,8 @@ impl<S> Ctx<S> {
         if let Some(history) = quell.history() {
             history.record(&Event::SettleIn { job: lease.job, token: lease.token });
         }
-        DB::settle(tx, &**quell.store(), lease, quell.clock().store_time(), output).await?;
+        let success = Success { lease, now: quell.clock().store_time(), output };
+        DB::settle(tx, &**quell.store(), success).await?;
         self.job.settled.store(true, Ordering::SeqCst);
         Ok(())
     }

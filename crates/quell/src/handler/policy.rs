@@ -293,16 +293,9 @@ impl Policy {
 pub struct TaskPolicy {
     name: TaskName,
     queue: QueueName,
-    priority: Priority,
     debounce: Debounce,
-    fold: Fold,
-    retry: Retry,
-    timeout: Duration,
-    classify: Option<Classifier>,
-    derived: Option<DerivedKey>,
-    retention: Duration,
-    /// Whether the policy names a setting that only keyed triggers heed.
-    wants_keys: bool,
+    /// The other settings, which a check leaves as they are.
+    policy: Policy,
     /// Whether the warning about triggers without a key was logged.
     warned: Arc<AtomicBool>,
 }
@@ -316,15 +309,8 @@ impl TaskPolicy {
         policy.validate().map_err(|error| error.at(format!("task {name}")))?;
         Ok(TaskPolicy {
             queue: QueueName::new(&policy.queue)?,
-            priority: policy.priority,
             debounce: policy.keyed_debounce(default)?,
-            fold: policy.fold.clone(),
-            retry: policy.retry,
-            timeout: policy.timeout,
-            classify: policy.classify,
-            derived: policy.derived.clone(),
-            retention: policy.retention,
-            wants_keys: policy.wants_keys(),
+            policy: policy.clone(),
             warned: Arc::default(),
             name,
         })
@@ -333,7 +319,7 @@ impl TaskPolicy {
     /// Warns, once, that a trigger without a debounce key leaves the policy's debounce without
     /// effect (R9, R15). Returns whether it warned.
     pub(crate) fn warn_unkeyed(&self) -> bool {
-        let warns = self.wants_keys && !self.warned.swap(true, Ordering::Relaxed);
+        let warns = self.policy.wants_keys() && !self.warned.swap(true, Ordering::Relaxed);
         if warns {
             tracing::warn!(
                 task = %self.name,
@@ -359,18 +345,18 @@ impl TaskPolicy {
     /// The task's retry rule.
     #[must_use]
     pub fn retry(&self) -> &Retry {
-        &self.retry
+        &self.policy.retry
     }
 
     /// What judges the errors that handlers did not.
     pub(crate) fn classify(&self) -> Option<Classifier> {
-        self.classify
+        self.policy.classify
     }
 
     /// How long one attempt may take.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.policy.timeout
     }
 
     /// The debounce of keyed triggers.
@@ -382,13 +368,13 @@ impl TaskPolicy {
     /// How payloads are folded.
     #[must_use]
     pub fn fold(&self) -> &Fold {
-        &self.fold
+        &self.policy.fold
     }
 
     /// An idempotency key, kept for as long as the task says (R19).
     #[must_use]
     pub fn idempotency(&self, key: Key) -> Idempotency {
-        Idempotency { key, retention: self.retention }
+        Idempotency { key, retention: self.policy.retention }
     }
 
     /// Gives a trigger of the task the idempotency key that the policy derives (R20); `now` is the
@@ -397,7 +383,7 @@ impl TaskPolicy {
     /// # Errors
     /// As for [`DerivedKey::key`].
     pub fn with_derived_key(&self, mut trigger: NewTrigger, now: Timestamp) -> Result<NewTrigger> {
-        if let Some(derived) = &self.derived {
+        if let Some(derived) = &self.policy.derived {
             let key = derived.key(&trigger.task, &trigger.payload, now)?;
             trigger.idempotency = Some(self.idempotency(key));
         }
@@ -409,9 +395,9 @@ impl TaskPolicy {
     pub fn trigger(&self, payload: Payload, key: Option<Key>) -> NewTrigger {
         let keyed = key.map(|key| Keyed { key, debounce: self.debounce });
         NewTrigger {
-            priority: self.priority,
+            priority: self.policy.priority,
             keyed,
-            fold: self.fold.clone(),
+            fold: self.policy.fold.clone(),
             ..NewTrigger::new(self.name.clone(), self.queue.clone(), payload)
         }
     }

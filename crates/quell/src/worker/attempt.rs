@@ -45,7 +45,7 @@ pub(crate) struct Spent {
     pub(crate) attempt: u32,
     pub(crate) failures: u32,
     /// How often in a row the job's attempts ended without a word.
-    pub(crate) lapses: u32,
+    pub(crate) crashes: u32,
     pub(crate) classify: Option<Classifier>,
 }
 
@@ -205,10 +205,10 @@ impl Spent {
     /// R25: a job whose attempts ended without a word too often is not run again.
     fn poison(&self) -> Option<Outcome> {
         let max = self.retry.max_crashes;
-        (self.lapses >= max).then(|| {
+        (self.crashes >= max).then(|| {
             permanent(format!(
                 "not run again: its worker died or hung {} times in a row, and max_crashes is {max}",
-                self.lapses
+                self.crashes
             ))
         })
     }

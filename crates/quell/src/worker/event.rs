@@ -2,8 +2,8 @@
 
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Pruned, Renewal, Result, Settled, Settlement,
-    Timestamp, Wakeup,
+    Claimed, ClaimedJob, ExpiredLease, Lease, NextDue, Pruned, Renewal, Result, Settled,
+    Settlement, Timestamp, Wakeup,
 };
 
 /// Something that happened.
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// The removal of the worker's row was answered.
     Left(Result<()>),
     /// Expired leases were taken back.
-    Reaped(Result<Vec<Lapsed>>),
+    Reaped(Result<Vec<ExpiredLease>>),
     /// Schedules were asked for ticks.
     Ticked { asked_at: Timestamp, answer: Result<Ticked> },
     /// Ended jobs were removed.

@@ -524,13 +524,13 @@ impl Machine {
             self.settle_batch = (sent.len() / 2).max(1);
         }
         let held = &mut self.held;
-        let (keep, lapsed): (Vec<_>, Vec<_>) = sent
+        let (keep, dropped): (Vec<_>, Vec<_>) = sent
             .into_iter()
             .partition(|one| !hopeless && held.get(&one.lease).is_some_and(|h| now < h.until));
-        for one in &lapsed {
+        for one in &dropped {
             held.remove(&one.lease);
         }
-        warn!(%error, kept = keep.len(), dropped = lapsed.len(), "attempts could not be settled");
+        warn!(%error, kept = keep.len(), dropped = dropped.len(), "attempts could not be settled");
         if is_at_fault {
             // Behind the others, and for as long as its lease holds.
             for one in &keep {

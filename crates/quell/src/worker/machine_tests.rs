@@ -58,7 +58,7 @@ impl Scenario {
     /// Answers the claim in flight with this many jobs, in the worker's own time.
     fn claimed(&mut self, jobs: usize, limit: usize, due: Option<Timestamp>) -> Vec<Command> {
         let jobs = (0..jobs).map(|_| self.job()).collect();
-        let next = NextDue { now: self.now, due, lapse: None };
+        let next = NextDue { now: self.now, due, expiry: None };
         let claimed = Claimed { now: self.now, jobs, next, rated: self.rated };
         let (asked_at, answer) = (self.now.before(self.took), Ok(claimed));
         self.apply(Event::Claimed { queue: 0, limit, asked_at, answer })
@@ -66,7 +66,7 @@ impl Scenario {
 
     /// Answers a look at these queues: in each, something is due then.
     fn looked(&mut self, queues: &[usize], due: &[Option<Timestamp>]) -> Vec<Command> {
-        let next = |due: &Option<Timestamp>| NextDue { now: self.now, due: *due, lapse: None };
+        let next = |due: &Option<Timestamp>| NextDue { now: self.now, due: *due, expiry: None };
         let (asked_at, answer) = (self.now, Ok(due.iter().map(next).collect()));
         self.apply(Event::Looked { queues: queues.to_vec(), asked_at, answer })
     }
@@ -82,7 +82,7 @@ impl Scenario {
             payload: Payload::from_stored("1"),
             attempt: 1,
             failures: 0,
-            lapses: 0,
+            crashes: 0,
             triggers: 1,
             first_at: self.now,
             due_at: self.now,
@@ -320,7 +320,7 @@ fn r31_a_queue_with_a_rate_has_its_turn_beside_one_that_is_never_empty() {
             turns.push(queue);
             let rated = queue == 1;
             let jobs = (0..limit).map(|_| scenario.job()).collect();
-            let due = NextDue { now: scenario.now, due: Some(scenario.now), lapse: None };
+            let due = NextDue { now: scenario.now, due: Some(scenario.now), expiry: None };
             let answer = Ok(Claimed { now: scenario.now, jobs, next: due, rated });
             let asked_at = scenario.now;
             let commands = scenario.apply(Event::Claimed { queue, limit, asked_at, answer });
@@ -411,7 +411,7 @@ fn r38_a_worker_whose_clock_is_days_off_sleeps_as_long_as_the_store_says() {
     let (mut scenario, limit) = Scenario::started(1, 0);
     let store_now = scenario.now + Duration::from_secs(3 * 86_400);
     let due = Some(store_now + Duration::from_millis(250));
-    let next = NextDue { now: store_now, due, lapse: None };
+    let next = NextDue { now: store_now, due, expiry: None };
     let answer = Ok(Claimed { now: store_now, jobs: vec![], next, rated: false });
     scenario.apply(Event::Claimed { queue: 0, limit, asked_at: scenario.now, answer });
     assert_eq!(scenario.machine.next_wake(), Some(scenario.now + Duration::from_millis(250)));
@@ -437,7 +437,7 @@ fn r21_leases_are_renewed_in_one_call_and_a_lost_one_is_told_once() {
 }
 
 #[test]
-fn r21_a_lease_that_cannot_be_renewed_is_told_when_it_may_have_lapsed() {
+fn r21_a_lease_that_cannot_be_renewed_is_reported_when_it_may_have_expired() {
     let (mut scenario, limit) = Scenario::started(1, 0);
     scenario.claimed(1, limit, None);
     let end = scenario.now + LEASE;
@@ -638,7 +638,7 @@ fn r31_a_claim_that_missed_a_settlement_is_made_again() {
     assert_eq!(claim_limit(&scenario.apply(Event::Tick)), Some(3), "a poll is in flight");
     let sent = settlements(scenario.ended(&[1]));
     scenario.settled(sent);
-    let next = NextDue { now: scenario.now, due: due_already, lapse: None };
+    let next = NextDue { now: scenario.now, due: due_already, expiry: None };
     let answer = Ok(Claimed { now: scenario.now, jobs: vec![], next, rated: false });
     let again =
         scenario.apply(Event::Claimed { queue: 0, limit: 3, asked_at: scenario.now, answer });
@@ -651,7 +651,7 @@ fn r34_an_answer_that_took_its_time_does_not_delay_the_next_look() {
     let asked_at = scenario.now;
     let due = asked_at + Duration::from_millis(500);
     scenario.now = asked_at + Duration::from_millis(200);
-    let next = NextDue { now: asked_at, due: Some(due), lapse: None };
+    let next = NextDue { now: asked_at, due: Some(due), expiry: None };
     let answer = Ok(Claimed { now: asked_at, jobs: vec![], next, rated: false });
     scenario.apply(Event::Claimed { queue: 0, limit, asked_at, answer });
     assert_eq!(scenario.machine.next_wake(), Some(due));
@@ -712,7 +712,7 @@ fn r34_what_a_look_finds_due_is_claimed_and_the_rest_is_slept_to() {
     let (now, soon) = (scenario.now, scenario.now + Duration::from_millis(300));
     let commands = scenario.looked(&[0, 1, 2], &[None, Some(now), Some(soon)]);
     assert_eq!((looks(&commands), claims(&commands)), (vec![], vec![1]));
-    let next = NextDue { now, due: None, lapse: None };
+    let next = NextDue { now, due: None, expiry: None };
     let (limit, answer) = (4, Ok(Claimed { now, jobs: vec![], next, rated: false }));
     scenario.apply(Event::Claimed { queue: 1, limit, asked_at: now, answer });
     let commands = scenario.wake();
@@ -733,7 +733,7 @@ fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
     commands.extend(machine.apply(Event::Beaten(Ok(())), began));
     commands.extend(machine.apply(Event::Reaped(Ok(vec![])), began));
     for queue in claims(&commands) {
-        let next = NextDue { now: began, due: None, lapse: None };
+        let next = NextDue { now: began, due: None, expiry: None };
         let answer = Ok(Claimed { now: began, jobs: vec![], next, rated: false });
         machine.apply(Event::Claimed { queue, limit: 1, asked_at: began, answer }, began);
     }

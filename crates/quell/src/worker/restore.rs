@@ -1,14 +1,14 @@
 //! Puts jobs back that were set aside because their rows could not be decoded (R25): by an older
 //! process, or by this one before it was updated.
 
-use quell_core::{ErrorKind, Result, Store, Timestamp, UnreadablePage};
+use quell_core::{ErrorKind, Now, Result, Store, UnreadablePage};
 use tracing::{debug, info};
 
 /// The most pages of unreadable jobs that one round tries, the newest first.
 const PAGES: usize = 10;
 
 /// Restores what this process can decode. Where nothing is set aside, it is one look.
-pub(super) async fn restore_unreadable(store: &dyn Store, now: Option<Timestamp>) {
+pub(super) async fn restore_unreadable(store: &dyn Store, now: Now) {
     match restore(store, now).await {
         Ok(0) => {}
         Ok(jobs) => info!(jobs, "restored jobs that were set aside as unreadable"),
@@ -18,7 +18,7 @@ pub(super) async fn restore_unreadable(store: &dyn Store, now: Option<Timestamp>
     }
 }
 
-async fn restore(store: &dyn Store, now: Option<Timestamp>) -> Result<usize> {
+async fn restore(store: &dyn Store, now: Now) -> Result<usize> {
     let (mut page, mut restored) = (UnreadablePage::default(), 0);
     for _ in 0..PAGES {
         let jobs = store.unreadable(&page).await?;

@@ -367,7 +367,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             retry: *task.policy.retry(),
             attempt: job.attempt,
             failures: job.failures,
-            lapses: job.lapses,
+            crashes: job.crashes,
             classify: task.policy.classify(),
         };
         let attempt = Attempt {

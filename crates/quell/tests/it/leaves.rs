@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell::clock::{Clock, SystemClock};
 use quell::store::{MemoryStore, Store};
-use quell::{Quell, Result, Timestamp};
-use quell_core::{Answer, Capabilities, EndNotification, JobId, Operation, Wakeups};
+use quell::{Quell, Result};
+use quell_core::{Answer, Capabilities, EndNotification, JobId, Now, Operation, Wakeups};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -28,7 +28,7 @@ impl Store for SlowBeats {
         self.inner.capabilities()
     }
 
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         match &operation {
             Operation::Heartbeat { .. } => {
                 self.beats.notify_one();
@@ -64,7 +64,7 @@ impl Store for Server {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a server does not ask who still waits")]
-    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+    async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         let store = Arc::clone(&self.0);
         tokio::spawn(async move { store.call(now, operation).await }).await.unwrap()
     }

@@ -176,7 +176,7 @@ async fn states(store: &dyn Store) -> (BTreeSet<i64>, bool, usize) {
             // Enough to mean something: not all are looked for.
             if job.starts() > 1 && expiries <= 10 {
                 let attempts = store.attempts(job.id).await.unwrap();
-                let expired = |one: &&Attempt| one.outcome == Some(AttemptOutcome::Lapsed);
+                let expired = |one: &&Attempt| one.outcome == Some(AttemptOutcome::LeaseExpired);
                 expiries += attempts.iter().filter(expired).count();
             }
             match job.state {

@@ -102,6 +102,23 @@ async fn the_successors_end_is_pushed(mut processes: Processes) {
     assert_eq!((result.job, result.state), (successor, JobState::Succeeded));
 }
 
+/// The tests, with the processes that this function makes.
+macro_rules! tests {
+    ($processes:ident) => {
+        #[tokio::test]
+        async fn r19_an_end_in_another_process_is_pushed() -> Result<()> {
+            every_end_is_pushed($processes().await?).await;
+            Ok(())
+        }
+
+        #[tokio::test]
+        async fn r12_r19_the_successors_end_in_another_process_is_pushed() -> Result<()> {
+            the_successors_end_is_pushed($processes().await?).await;
+            Ok(())
+        }
+    };
+}
+
 #[cfg(feature = "sqlite")]
 mod on_sqlite {
     use super::*;
@@ -114,17 +131,7 @@ mod on_sqlite {
         Ok(Processes::new([waits, ends], Box::new(folder), Ear::None))
     }
 
-    #[tokio::test]
-    async fn r19_an_end_in_another_process_is_pushed() -> Result<()> {
-        every_end_is_pushed(processes().await?).await;
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn r12_r19_the_successors_end_in_another_process_is_pushed() -> Result<()> {
-        the_successors_end_is_pushed(processes().await?).await;
-        Ok(())
-    }
+    tests!(processes);
 }
 
 #[cfg(feature = "postgres")]
@@ -139,17 +146,7 @@ mod on_postgres {
         Ok(Processes::new([waits, ends], Box::new(()), ear))
     }
 
-    #[tokio::test]
-    async fn r19_an_end_in_another_process_is_pushed() -> Result<()> {
-        every_end_is_pushed(processes().await?).await;
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn r12_r19_the_successors_end_in_another_process_is_pushed() -> Result<()> {
-        the_successors_end_is_pushed(processes().await?).await;
-        Ok(())
-    }
+    tests!(processes);
 }
 
 /// Listens to the notifications between processes.

@@ -306,7 +306,7 @@ async fn r25_a_poison_job_is_buried_where_all_other_workers_rest(scene: Scene) {
         let holder = attempts.last().unwrap().worker.as_str();
         drop(workers.remove(holder).unwrap());
         let now = client.job(job).await.unwrap().unwrap();
-        assert_eq!(now.lapses as usize, crashes - 1, "each counts");
+        assert_eq!(now.crashes as usize, crashes - 1, "each counts");
     }
     let dead = || async { client.job(job).await.unwrap().unwrap().state == JobState::Dead };
     comes(30 * MINUTE, "its burial", dead).await;

@@ -46,7 +46,7 @@ impl Bug {
         action: &Action,
     ) -> Answer {
         match (self, action) {
-            (Bug::NeverReaps, Action::Reap) => Answer::Lapsed(Vec::new()),
+            (Bug::NeverReaps, Action::Reap) => Answer::Expired(Vec::new()),
             (Bug::StartsEarly, Action::Claim) => world.act(store, now + 1, action),
             (Bug::NeverCapped, Action::Trigger { key, .. }) => {
                 let thresholds =

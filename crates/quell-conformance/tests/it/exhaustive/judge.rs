@@ -108,13 +108,13 @@ impl Case<'_> {
             (Action::Settle(lease, end), Answer::Settled(settled)) => {
                 self.settled(next, *lease, *end, settled);
             }
-            (Action::Reap, Answer::Lapsed(lapsed)) => {
-                for id in lapsed {
+            (Action::Reap, Answer::Expired(expired)) => {
+                for id in expired {
                     let successor = self.after.get(id).and_then(|job| job.absorbed_by);
                     // Workers of these worlds send no heartbeats: no expired lease counts, and none waits.
                     next.ghost.hold_back(successor.unwrap_or(*id), self.now);
                 }
-                let left = self.after.values().find(|job| self.is_lapsed(job)).map(|job| job.id);
+                let left = self.after.values().find(|job| self.is_expired(job)).map(|job| job.id);
                 self.must("P7b", left.is_none(), || format!("{left:?} expired and was left"));
             }
             (_, Answer::Operated(done)) => self.operated(next, action, *done),
@@ -123,13 +123,13 @@ impl Case<'_> {
         }
     }
 
-    fn is_lapsed(&self, job: &Job) -> bool {
+    fn is_expired(&self, job: &Job) -> bool {
         job.state == JobState::Running && job.lease_until.is_none_or(|until| until <= at(self.now))
     }
 
     fn is_held(&self, lease: Lease) -> bool {
         self.before.get(&lease.job).is_some_and(|job| {
-            job.state == JobState::Running && job.token == lease.token && !self.is_lapsed(job)
+            job.state == JobState::Running && job.token == lease.token && !self.is_expired(job)
         })
     }
 

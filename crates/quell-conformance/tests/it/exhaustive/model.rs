@@ -159,7 +159,7 @@ pub(super) enum Answer {
     Claimed(Vec<quell_core::ClaimedJob>),
     Renewed(Renewal),
     Settled(Settled),
-    Lapsed(Vec<JobId>),
+    Expired(Vec<JobId>),
     Operated(bool),
 }
 
@@ -221,8 +221,8 @@ impl World {
                 Answer::Settled(settled.into_iter().next().unwrap())
             }
             Action::Reap => {
-                let lapsed = at_once(store.reap(time, 10)).unwrap();
-                Answer::Lapsed(lapsed.into_iter().map(|one| one.lease.job).collect())
+                let expired = at_once(store.reap(time, 10)).unwrap();
+                Answer::Expired(expired.into_iter().map(|one| one.lease.job).collect())
             }
             Action::Cancel(id) => Answer::Operated(at_once(store.cancel(time, *id, "why")).is_ok()),
             Action::CancelKey(key) => {

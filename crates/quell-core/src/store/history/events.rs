@@ -53,7 +53,7 @@ impl Event {
             | Event::Suppressed { t, .. }
             | Event::Claimed { t, .. }
             | Event::Renew { t, .. }
-            | Event::Lapse { t, .. }
+            | Event::Expire { t, .. }
             | Event::Settle { t, .. }
             | Event::Cancel { t, .. }
             | Event::Redrive { t, .. }
@@ -242,6 +242,27 @@ mod tests {
         assert_eq!(reported(FailureKind::Permanent), (true, false, false, false));
         assert_eq!(reported(transient(true, false)), (false, true, false, false));
         assert_eq!(reported(transient(false, true)), (false, false, true, false));
+    }
+
+    #[test]
+    fn an_expired_lease_keeps_its_names_on_record() {
+        fn written(value: &impl serde::Serialize) -> serde_json::Value {
+            serde_json::to_value(value).unwrap()
+        }
+        let (job, token, t) =
+            (crate::JobId::new(1), crate::LeaseToken::new(1), Timestamp::from_secs(0));
+        let became = SettledAs::Scheduled { due: t };
+        let event = Event::Expire { t, job, token, became, crash: true };
+        assert_eq!(written(&event)["event"], "lapse");
+        assert_eq!(written(&AttemptOutcome::LeaseExpired), "lapsed");
+        assert_eq!(written(&crate::window::DueReason::LeaseExpired), "lapsed");
+        let next = crate::NextDue { now: t, due: None, expiry: Some(t) };
+        assert_eq!(written(&next)["lapse"], written(&t));
+        let task = crate::TaskName::new("t").unwrap();
+        let queue = crate::QueueName::new("q").unwrap();
+        let trigger = NewTrigger::new(task, queue, crate::Payload::from_stored("1"));
+        let waiting = Job { crashes: 3, ..Job::unkeyed(job, &trigger, t) };
+        assert_eq!(written(&waiting)["lapses"], 3);
     }
 
     #[test]

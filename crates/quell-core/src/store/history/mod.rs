@@ -281,7 +281,9 @@ pub enum Event {
         token: LeaseToken,
     },
     /// The store took an expired lease back.
-    Lapse {
+    // The name in histories.
+    #[serde(rename = "lapse")]
+    Expire {
         /// Store time.
         t: Timestamp,
         /// The job.

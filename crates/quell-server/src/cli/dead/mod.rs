@@ -17,6 +17,7 @@ use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
 use serde_json::{Value, json};
 
 use crate::cli::numbers::grouped;
+use crate::cli::page::Page;
 use crate::cli::source::{Source, read_argument};
 use crate::cli::text::{printable, table};
 use crate::config::duration;
@@ -108,11 +109,8 @@ pub struct ListArgs {
     /// Go on after this place, which the page before ended with.
     #[arg(long, value_name = "PLACE")]
     before: Option<DeadPlace>,
-    /// At most this many, up to 200.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
-    limit: u16,
     #[command(flatten)]
-    source: Source,
+    page: Page,
 }
 
 /// A job by its number.
@@ -214,9 +212,9 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn list(args: ListArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let filter =
-        DeadFilter { before: args.before, limit: args.limit.into(), ..args.filter.filter()? };
-    let answer = Desk::open(&args.source)?.list(&filter)?;
-    if args.source.json {
+        DeadFilter { before: args.before, limit: args.page.limit.into(), ..args.filter.filter()? };
+    let answer = Desk::open(&args.page.source)?.list(&filter)?;
+    if args.page.source.json {
         return Ok(writeln!(out, "{answer}")?);
     }
     write_page(&answer, out)

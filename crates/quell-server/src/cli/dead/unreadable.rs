@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::desk::Desk;
 use super::{OneArgs, seconds};
 use crate::cli::numbers::grouped;
-use crate::cli::source::Source;
+use crate::cli::page::Page;
 use crate::cli::text::table;
 
 /// `quell dead unreadable`.
@@ -18,17 +18,14 @@ pub struct Args {
     /// Only ids below this one, which the page before ended with.
     #[arg(long, value_name = "ID")]
     before: Option<JobId>,
-    /// At most this many, up to 200.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
-    limit: u16,
     #[command(flatten)]
-    source: Source,
+    page: Page,
 }
 
 pub(super) fn list(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
-    let page = UnreadablePage { before: args.before, limit: args.limit.into() };
-    let answer = Desk::open(&args.source)?.unreadable(&page)?;
-    if args.source.json {
+    let page = UnreadablePage { before: args.before, limit: args.page.limit.into() };
+    let answer = Desk::open(&args.page.source)?.unreadable(&page)?;
+    if args.page.source.json {
         return Ok(writeln!(out, "{answer}")?);
     }
     let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();

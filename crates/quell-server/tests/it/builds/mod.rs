@@ -43,7 +43,7 @@ async fn share(kind: Kind, first: Build, second: Build) {
     let left = beside::leave_work(&one).await;
     one.kill();
     slot.free().await;
-    assert_eq!(beside::does_what_was_left(&two, &left).await, AttemptOutcome::Lapsed.name());
+    assert_eq!(beside::does_what_was_left(&two, &left).await, AttemptOutcome::LeaseExpired.name());
     two.stop();
     // What the earlier build is known to break is excused where its own events show it.
     let (defects, by) = (kind.known_defects(), format!("{{\"p\":\"{earlier}-"));

@@ -112,7 +112,7 @@ impl Tally {
 
 /// What a run must see before it may end: each kind of fault and each part of the load.
 pub(super) fn needs(deck: Deck, has_books: bool) -> Vec<(&'static str, usize)> {
-    let mut needs: Vec<_> = deck.iter().map(|(kind, _)| (kind.name(), 1)).collect();
+    let mut needs: Vec<_> = deck.kinds().map(|kind| (kind.name(), 1)).collect();
     needs.extend([
         ("triggers accepted", 300),
         ("stamps accepted", 100),

@@ -143,8 +143,8 @@ impl Machine {
         }
         // Workers that rest are no evidence of a crash, so one that takes a lease back is seen
         // first.
-        let lapsed = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
-        if lapsed.is_some_and(|at| !self.pulse.was_sent_since(at)) {
+        let expired = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
+        if expired.is_some_and(|at| !self.pulse.was_sent_since(at)) {
             self.pulse.resume(now);
         }
         if self.rest.is_up() && self.pulse.sends(now) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_core::schedule::Ticked;
-use quell_core::{Lapsed, NextDue, Pruned, Result, Timestamp};
+use quell_core::{ExpiredLease, NextDue, Pruned, Result, Timestamp};
 use tracing::{debug, warn};
 
 use super::super::event::Command;
@@ -29,26 +29,26 @@ pub(super) fn first_pause(seed: u64) -> Duration {
 
 impl Machine {
     pub(super) fn look_for_expired(&mut self, next: &NextDue) {
-        if let Some(lapse) = next.lapse {
-            let at = self.local_time(lapse).max(self.reaped_at + REAP_PAUSE);
+        if let Some(expiry) = next.expiry {
+            let at = self.local_time(expiry).max(self.reaped_at + REAP_PAUSE);
             self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
         }
     }
 
-    pub(super) fn on_reaped(&mut self, answer: Result<Vec<Lapsed>>, now: Timestamp) {
+    pub(super) fn on_reaped(&mut self, answer: Result<Vec<ExpiredLease>>, now: Timestamp) {
         self.reaping = false;
         self.reaped_at = now;
         match answer {
-            Ok(lapsed) => {
-                for one in &lapsed {
+            Ok(expired) => {
+                for one in &expired {
                     let (job, token, crash) = (one.lease.job, one.lease.token, one.crash);
                     warn!(%job, %token, crash, "lease expired, job taken back");
                 }
-                if !lapsed.is_empty() {
+                if !expired.is_empty() {
                     self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
                     self.look_at_limited(now);
                 }
-                self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
+                self.reap_at = (expired.len() >= REAP_BATCH).then_some(now);
             }
             Err(error) => {
                 debug!(%error, "expired leases could not be taken back, trying again");

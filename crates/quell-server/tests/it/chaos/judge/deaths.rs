@@ -49,7 +49,7 @@ fn moves(events: &[Event], jobs: &BTreeMap<JobId, Job>) -> BTreeMap<Line, Vec<(T
         }
     }
     for event in events {
-        if let Event::Lapse { t, job, token, crash: true, .. } = event
+        if let Event::Expire { t, job, token, crash: true, .. } = event
             && !claimed.contains(&(*job, *token))
         {
             ends.push((*job, *t, true));
@@ -69,18 +69,18 @@ fn moves(events: &[Event], jobs: &BTreeMap<JobId, Job>) -> BTreeMap<Line, Vec<(T
 mod tests {
     use quell::JobState;
 
-    use super::super::made::{at, claimed, job, lapse, settled};
+    use super::super::made::{at, claimed, expiry, job, settled};
     use super::*;
 
     #[test]
-    fn r25_a_death_without_enough_lapses_in_a_row_is_found() {
+    fn r25_a_death_without_enough_crashes_in_a_row_is_found() {
         let mut dead = job(1, "stamped", "1");
         (dead.state, dead.ended_at) = (JobState::Dead, Some(at(9_999)));
         let jobs = BTreeMap::from([(dead.id, dead.clone())]);
         let died = vec![dead];
         let crash = |n: i64| {
             let token = u64::try_from(n).unwrap();
-            [claimed(n * 200, 1, token), lapse(n * 200 + 100, 1, token)]
+            [claimed(n * 200, 1, token), expiry(n * 200 + 100, 1, token)]
         };
         let verdict = |events: Vec<Event>| {
             let (jobs, died) = (jobs.clone(), died.clone());
@@ -96,8 +96,8 @@ mod tests {
             .iter()
             .cloned()
             .map(|event| match event {
-                Event::Lapse { t, job, token, became, .. } => {
-                    Event::Lapse { t, job, token, became, crash: false }
+                Event::Expire { t, job, token, became, .. } => {
+                    Event::Expire { t, job, token, became, crash: false }
                 }
                 other => other,
             })

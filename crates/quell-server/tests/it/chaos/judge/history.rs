@@ -93,7 +93,7 @@ pub(crate) struct Held {
     pub(crate) until: Timestamp,
     /// When the attempt was settled or its lease taken back, if that is on record.
     pub(crate) ended: Option<Timestamp>,
-    pub(crate) lapsed: bool,
+    pub(crate) expired: bool,
     /// Whether the expiry counts as a crash of the worker (R25).
     pub(crate) crash: bool,
     /// Whether the attempt reported: it succeeded, failed or was snoozed.
@@ -123,7 +123,7 @@ pub(crate) fn leases(events: &[Event]) -> Vec<Held> {
                 from: *t,
                 until: *until,
                 ended: None,
-                lapsed: false,
+                expired: false,
                 crash: false,
                 reported: false,
             };
@@ -137,9 +137,9 @@ pub(crate) fn leases(events: &[Event]) -> Vec<Held> {
                     lease.until = lease.until.max(*until);
                 }
             }
-            Event::Lapse { t, job, token, crash, .. } => {
+            Event::Expire { t, job, token, crash, .. } => {
                 if let Some(lease) = held.get_mut(&(*job, *token)) {
-                    (lease.ended, lease.lapsed, lease.crash) = (Some(*t), true, *crash);
+                    (lease.ended, lease.expired, lease.crash) = (Some(*t), true, *crash);
                 }
             }
             Event::Settle { t, job, token, outcome, became, .. }

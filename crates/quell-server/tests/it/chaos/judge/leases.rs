@@ -119,7 +119,7 @@ fn bodies(events: &[Event], entries: &[Entry]) -> Vec<(KeyOf, Body)> {
             let end = *ends.get(&(*job, *started))?;
             let job = JobId::new(*job);
             let lease = leases.get(&(job, *tokens.get(&(job, *started))?))?;
-            let taken_back = lease.ended.filter(|_| lease.lapsed);
+            let taken_back = lease.ended.filter(|_| lease.expired);
             let lease_until = taken_back.map_or(lease.until, |taken| taken.min(lease.until));
             Some(((task.clone(), key.clone()), Body { job, begin: *at, end, lease_until }))
         })
@@ -130,7 +130,7 @@ fn bodies(events: &[Event], entries: &[Entry]) -> Vec<(KeyOf, Body)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::made::{body, claimed, lapse, renew, settled, started};
+    use super::super::made::{body, claimed, expiry, renew, settled, started};
     use super::*;
 
     /// The verdict on leases of a made-up history, and how many pairs were compared.
@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn r11_a_lease_holds_as_long_as_it_was_extended_and_no_longer() {
         // Leases are granted for 100.
-        let lapsed = [claimed(0, 1, 1), claimed(100, 1, 2), lapse(100, 1, 1), settled(110, 1, 2)];
-        assert_eq!(verdict(&lapsed), (true, 1));
-        let extended = [&lapsed[..], &[renew(90, 1, 1, 190)]].concat();
+        let expired = [claimed(0, 1, 1), claimed(100, 1, 2), expiry(100, 1, 1), settled(110, 1, 2)];
+        assert_eq!(verdict(&expired), (true, 1));
+        let extended = [&expired[..], &[renew(90, 1, 1, 190)]].concat();
         assert_eq!(verdict(&extended), (true, 1), "it was taken back before it expired");
         let held = [claimed(0, 1, 1), renew(90, 1, 1, 190), settled(180, 1, 1)];
         let early = [&held[..], &[claimed(150, 2, 1), settled(160, 2, 1)]].concat();
@@ -187,7 +187,7 @@ mod tests {
             let ok = one_body_at_a_time(events, &entries, &mut counts).is_ok();
             (ok, counts.of("bodies that outlived their lease"))
         };
-        assert_eq!(verdict(&events(lapse(100, 1, 1))), (true, 1));
+        assert_eq!(verdict(&events(expiry(100, 1, 1))), (true, 1));
         let renewed = [events(settled(115, 1, 1)), vec![renew(90, 1, 1, 190)]].concat();
         assert_eq!(verdict(&renewed), (false, 0));
     }

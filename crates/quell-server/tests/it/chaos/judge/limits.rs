@@ -187,7 +187,7 @@ fn one_rate(
 
 #[cfg(test)]
 mod tests {
-    use super::super::made::{at, claimed_by, lapse, settled};
+    use super::super::made::{at, claimed_by, expiry, settled};
     use super::*;
 
     #[test]
@@ -201,9 +201,10 @@ mod tests {
         assert!(verdict(&of_worker).is_err());
         let next = [&within[..], &[claimed_by("a", 50, 3, 1), settled(60, 3, 1)]].concat();
         assert_eq!(verdict(&next), Ok(()), "a start at the moment of an end");
-        let lapsed = [&two[..], &[lapse(120, 1, 1), ends(2), claimed_by("a", 100, 3, 1)]].concat();
-        let lapsed = [&lapsed[..], &[settled(110, 3, 1)]].concat();
-        assert_eq!(verdict(&lapsed), Ok(()), "a lease that expired gives its slot back");
+        let expired =
+            [&two[..], &[expiry(120, 1, 1), ends(2), claimed_by("a", 100, 3, 1)]].concat();
+        let expired = [&expired[..], &[settled(110, 3, 1)]].concat();
+        assert_eq!(verdict(&expired), Ok(()), "a lease that expired gives its slot back");
     }
 
     #[test]

@@ -62,9 +62,9 @@ pub(super) fn renew(t: i64, job: u64, token: u64, until: i64) -> Event {
     Event::Renew { t: at(t), job, token, until: at(until) }
 }
 
-pub(super) fn lapse(t: i64, job: u64, token: u64) -> Event {
+pub(super) fn expiry(t: i64, job: u64, token: u64) -> Event {
     let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::MIN));
-    Event::Lapse { t: at(t), job, token, became: SettledAs::Scheduled { due: at(t) }, crash: true }
+    Event::Expire { t: at(t), job, token, became: SettledAs::Scheduled { due: at(t) }, crash: true }
 }
 
 pub(super) fn settled(t: i64, job: u64, token: u64) -> Event {
