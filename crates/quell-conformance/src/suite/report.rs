@@ -122,6 +122,15 @@ where
     run_with(store, tests, |_| Box::pin(open())).await
 }
 
+/// Runs the tests of these names that need no history, each on a store of its own.
+pub async fn run_some<F>(store: &str, names: &[&str], open: impl Fn() -> F) -> Report
+where
+    F: Future<Output = Opened> + Send + 'static,
+{
+    let tests = all().iter().filter(|test| !test.is_recorded() && names.contains(&test.name));
+    run_with(store, tests, |_| Box::pin(open())).await
+}
+
 /// Runs every test, those of the event history on stores that write one.
 pub async fn run_recorded<F, G>(
     store: &str,
