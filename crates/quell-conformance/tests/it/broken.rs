@@ -10,10 +10,10 @@ use quell_conformance::report::{self, Verdict};
 use quell_conformance::{Opened, Report, Rig};
 
 async fn suite_on(bug: &'static Bug) -> Report {
-    report::run(bug.name, || open(bug)).await
+    report::run(bug.name, || async move { open(bug) }).await
 }
 
-async fn open(bug: &'static Bug) -> Opened {
+fn open(bug: &'static Bug) -> Opened {
     super::opened(Buggy::unrecorded(bug, Rig::START))
 }
 
@@ -21,7 +21,7 @@ async fn open(bug: &'static Bug) -> Opened {
 async fn each_bug_is_reported_under_the_rule_that_it_breaks() {
     let mut unnoticed = Vec::new();
     for bug in Bug::all().filter(|bug| !bug.suite.is_empty()) {
-        let report = report::run_some(bug.name, bug.suite, || open(bug)).await;
+        let report = report::run_some(bug.name, bug.suite, || async move { open(bug) }).await;
         let broken = report.broken_rules();
         for name in bug.suite {
             let test = named(name);

@@ -12,8 +12,8 @@ use quell_core::{Batch, Claim, NewTrigger, QueueName, Store};
 use crate::cuts::{FIRST, Ground, SHARES};
 use crate::proxy::{Cut, cuts_of};
 
-/// The usual run makes one in this number of a call's stops, and the last one; a long run makes all.
-const TRIED: (u64, usize) = (16, 1);
+/// The usual run makes one in this number of a call's stops, and the last ones; a long run makes all.
+const TRIED: (u64, usize) = (12, 2);
 /// Others must go on within this time, no matter which process is stopped.
 const GOES_ON: Duration = Duration::from_secs(15);
 

@@ -19,7 +19,7 @@ use redis::aio::MultiplexedConnection;
 use crate::place::{Place, answers, at_last, dump, make_shard, server};
 
 /// The usual run makes one in this number of a call's cuts, and the last ones.
-const TRIED: (u64, usize) = (6, 6);
+const TRIED: (u64, usize) = (3, 8);
 /// How connections for hints introduce themselves.
 const HINTS: &[u8] = b"SUBSCRIBE";
 /// Calls that write to several shards, and write again where they are made again.
