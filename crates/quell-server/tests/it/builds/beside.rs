@@ -236,6 +236,7 @@ pub(super) async fn does_what_was_left(server: &Server, left: &Left) -> Value {
     server.command(own, &["dead", "redrive", &left.died, "--payload", "\"good\""]);
     server.ran_by(&left.died, own).await;
     let reply = server.get(&format!("/v1/jobs/{}", left.stuck)).await;
-    assert_eq!(reply["attempts"].as_array().unwrap().len(), 2, "{reply:#}");
-    reply["attempts"][0]["outcome"].clone()
+    // The other may have started it behind another job and released it before, where the machine is busy.
+    let [.., left, _own] = &reply["attempts"].as_array().unwrap()[..] else { panic!("{reply:#}") };
+    left["outcome"].clone()
 }
