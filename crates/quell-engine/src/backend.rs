@@ -171,7 +171,7 @@ pub enum Time {
     Last,
 }
 
-impl From<Option<Timestamp>> for Time {
+impl From<Now> for Time {
     fn from(now: Now) -> Self {
         now.map_or(Time::Clock, Time::At)
     }
@@ -604,8 +604,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
-    /// Removes what has expired, and says whether the engine's step is to remove the rest. Nothing, and it
-    /// is, by default.
+    /// Removes what has expired, likewise.
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
@@ -614,9 +613,9 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<(Pruned, bool)> {
+    ) -> Result<Option<Pruned>> {
         let _unused = (now, retention, limit);
-        Ok((Pruned::default(), true))
+        Ok(None)
     }
 
     /// Whether a queue or a task, whose row was there before, is still there as far as the step knows. A

@@ -390,9 +390,8 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned> {
-        let (taken, goes_on) = self.backend.hot_prune(now, retention, limit).await?;
-        if !goes_on {
-            return Ok(taken);
+        if let Some(pruned) = self.backend.hot_prune(now, retention, limit).await? {
+            return Ok(pruned);
         }
         if let Err(error) = self.backend.tidy().await {
             error!(%error, "a backend could not keep its costs flat");
@@ -412,7 +411,7 @@ impl<B: Backend> Steps for Engine<B> {
                     // A backend that takes any number of changes has bounded what it loads.
                     let is_bounded = self.backend.most_changes() < usize::MAX;
                     if !some.more || most == 0 || done >= limit || !is_bounded {
-                        return Ok(all.and(taken));
+                        return Ok(all);
                     }
                     most = most.min(limit.saturating_sub(done));
                 }

@@ -324,8 +324,8 @@ impl Backend for PostgresBackend {
         now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<(Pruned, bool)> {
-        Ok((self.remove_expired(now, retention, limit).await?, false))
+    ) -> Result<Option<Pruned>> {
+        self.remove_expired(now, retention, limit).await.map(Some)
     }
 }
 

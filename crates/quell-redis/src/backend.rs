@@ -320,9 +320,8 @@ impl Backend for RedisBackend {
         now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<(Pruned, bool)> {
-        let pruned = self.prune_ticks(now.into(), retention, limit).await?;
-        Ok(pruned.map_or((Pruned::default(), true), |pruned| (pruned, false)))
+    ) -> Result<Option<Pruned>> {
+        self.prune_ticks(now.into(), retention, limit).await
     }
 }
 

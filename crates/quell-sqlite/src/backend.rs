@@ -336,19 +336,22 @@ impl Backend for SqliteBackend {
         Ok(Some(self.look(now, &asked).await?.line.next()))
     }
 
-    /// Removes expired dedup keys where there are many: a caller that triggers with keys leaves one for
-    /// each trigger. The rest is the engine's, unless a look shows that there is nothing.
+    /// Removes expired dedup keys where there are many and nothing else is old: a caller that triggers with
+    /// keys leaves one for each trigger. Answers, too, where a look shows that there is nothing to remove.
     async fn hot_prune(
         &self,
         now: Now,
         retention: &Retention,
         limit: usize,
-    ) -> Result<(Pruned, bool)> {
+    ) -> Result<Option<Pruned>> {
         if !self.has_hot_paths {
-            return Ok((Pruned::default(), true));
+            return Ok(None);
         }
         let now = self.clock.time(now)?;
         let old = look_for_old(&mut *self.looker.lock().await, now, retention, limit).await?;
+        if old.others || (old.holds && !old.many_holds) {
+            return Ok(None);
+        }
         let mut pruned = Pruned::default();
         if old.many_holds {
             let (mut tx, _) = self.write(open_at(now)).await?;
@@ -356,10 +359,7 @@ impl Backend for SqliteBackend {
             let news = self.end(tx).await?;
             quell_engine::publish(news, &self.hub, &self.ends, self.history.as_ref());
         }
-        let goes_on = old.others || (old.holds && !old.many_holds);
-        if !goes_on {
-            self.wal.shrink().await;
-        }
-        Ok((pruned, goes_on))
+        self.wal.shrink().await;
+        Ok(Some(pruned))
     }
 }

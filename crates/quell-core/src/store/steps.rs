@@ -174,7 +174,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
 
     /// Removes at most `limit` ended jobs past their retention, and expired dedup and idempotency
     /// keys, key memories, starts and ticks, where a store with a disk takes at most `limit` of
-    /// each kind, and of dedup keys at most twice as many (R37). The answer says whether another call may find more; callers repeat the call
+    /// each kind (R37). The answer says whether another call may find more; callers repeat the call
     /// until it does not.
     async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned>;
 
