@@ -353,6 +353,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Begins a step.
     async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Self::Tx>>;
 
+    /// Ends a step that changes nothing. A backend that has locked rows for it frees them before this returns:
+    /// what the caller does next must not meet them. By default dropping the step does all that is needed.
+    async fn give_up(&self, tx: Self::Tx) {
+        drop(tx);
+    }
+
     /// Other ids in place of those that the step began with, all of them above `above`: the windows of a
     /// key run in the order of their ids (R10). A backend that hands out ids in order is never asked.
     async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {

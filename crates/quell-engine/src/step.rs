@@ -58,20 +58,32 @@ macro_rules! step {
                 loop {
                     let recorded = $self.history.is_some();
                     let tried: quell_core::Result<_> = async {
-                        let mut $step = $crate::step::Step::begin(
+                        let mut begun = $crate::step::Step::begin(
                             &$self.backend,
                             $crate::backend::Time::from($now),
                             $access,
                             recorded,
                         )
                         .await?;
-                        let answer = $body;
+                        let answer: quell_core::Result<Option<_>> = async {
+                            let $step = &mut begun;
+                            Ok($body)
+                        }
+                        .await;
                         match answer {
-                            Some(answer) => {
-                                let news = $step.commit().await?;
+                            Ok(Some(answer)) => {
+                                let news = begun.commit().await?;
                                 Ok(news.map(|news| (answer, news)))
                             }
-                            None => Ok(None),
+                            // What it has locked is free before its caller knows.
+                            Ok(None) => {
+                                begun.give_up().await;
+                                Ok(None)
+                            }
+                            Err(error) => {
+                                begun.give_up().await;
+                                Err(error)
+                            }
                         }
                     }
                     .await;
@@ -440,6 +452,11 @@ impl<'b, B: Backend> Step<'b, B> {
         }
     }
 
+    /// Ends the step without a change.
+    pub(crate) async fn give_up(self) {
+        self.backend.give_up(self.tx).await;
+    }
+
     /// The rows as the step leaves them.
     pub(crate) fn after(&self) -> Option<&Rows> {
         self.taken.as_ref().map(|(_, ended)| &ended.rows)
@@ -518,6 +535,8 @@ impl<'b, B: Backend> Step<'b, B> {
         self.count_asides(&mut changes).await?;
         let Step { backend, tx, .. } = self;
         if changes.is_empty() {
+            // A refusal is an answer that changes nothing.
+            backend.give_up(tx).await;
             backend.unchanged(&news);
             return Ok(Some(news));
         }

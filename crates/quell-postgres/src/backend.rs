@@ -216,6 +216,13 @@ impl Backend for PostgresBackend {
         Ok(Beginning { tx: step, now, ids })
     }
 
+    /// Its locks would keep others from the rows, or make them pass over them.
+    async fn give_up(&self, mut step: Step) {
+        if let Ok(tx) = step.take_tx() {
+            tx.roll_back().await;
+        }
+    }
+
     fn late(&self, step: &Step) -> Option<Timestamp> {
         step.late
     }
