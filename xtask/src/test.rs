@@ -146,11 +146,11 @@ fn own_nextest(root: &Path) -> std::path::PathBuf {
     root.join("target/tools/bin/cargo-nextest")
 }
 
-/// Runs tests of these crates by a profile of `.config/nextest.toml`. Half of the time tests wait: for
-/// a deadline, a server, a time to come. So two run on each core.
+/// Runs tests of these crates by a profile of `.config/nextest.toml`. Most of the time tests wait: for
+/// a deadline, a server, a time to come. So three run on each core.
 fn nextest_command(root: &Path, profile: &str, crates: &[&str]) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let at_once = format!("--test-threads={}", cores.saturating_mul(2));
+    let at_once = format!("--test-threads={}", cores.saturating_mul(3));
     let args = ["nextest", "run", "--profile", profile, "--locked", &at_once];
     let own = own_nextest(root);
     let mut command = if own.exists() { Command::new(own) } else { cargo_command(&[]) };
