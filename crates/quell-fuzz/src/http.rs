@@ -9,7 +9,7 @@ use axum::http::{Request, StatusCode};
 use quell::store::{MemoryStore, Store};
 use quell::{Quell, Timestamp};
 use quell_server::config::Config;
-use quell_server::http::{Api, hosts, router};
+use quell_server::http::{Api, Sources, hosts, router};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
@@ -17,7 +17,22 @@ use tower::ServiceExt;
 use crate::parts;
 
 const CONFIG: &str = "[tasks.build]\nkey = \"{{ repo }}\"\ndebounce = { min = \"1s\", max = \"9s\" }\n\
-                      exec = { command = [\"true\"] }\n[tasks.now]\nexec = { command = [\"true\"] }\n";
+                      exec = { command = [\"true\"] }\n[tasks.now]\nexec = { command = [\"true\"] }\n\
+                      [sources.hook]\nverify = \"token\"\nsecret_file = \"secret\"\ntask = \"build\"\n\
+                      filter = \"body.n > 1\"\nkey = \"{{ body.repo }}\"\npayload = \"body\"\n\
+                      [sources.raw]\nverify = \"token\"\nsecret_file = \"secret\"\ntask = \"now\"\n";
+
+/// The folder of the configuration, with the sources' secret, `s`.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    FOLDER
+        .get_or_init(|| {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("secret"), "s").unwrap();
+            folder
+        })
+        .path()
+}
 
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -31,10 +46,11 @@ fn served() -> (Router, Arc<MemoryStore>) {
     let metrics = quell_server::http::metrics::recorder().unwrap();
     // No server does it here, and what is measured would pile up from input to input.
     metrics.run_upkeep();
-    let config = Config::parse(CONFIG, Path::new("quell.toml")).unwrap();
+    let config = Config::parse(CONFIG, &folder().join("quell.toml")).unwrap();
     let api = Api {
         quell: Quell::with_store(shared).build().unwrap(),
         tasks: Arc::new(config.tasks),
+        sources: Arc::new(Sources::new(config.sources)),
         metrics,
         token: None,
         hosts: hosts(config.listen, Vec::new()),

@@ -14,6 +14,8 @@ pub mod handlers;
 pub mod history;
 pub mod http;
 pub mod log;
+pub mod secrets;
 pub mod serve;
 pub mod signal;
+pub mod sources;
 pub mod view;

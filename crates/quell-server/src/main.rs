@@ -57,6 +57,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(ended) = quell_server::handlers::guard::main() {
+        return ended;
+    }
     let cli = Cli::parse();
     quell_server::log::start(if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" });
     let mut out = std::io::stdout().lock();

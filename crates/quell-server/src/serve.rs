@@ -27,7 +27,7 @@ use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
 use crate::config::{Config, DeclaredTask};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
-use crate::http::{self, Api};
+use crate::http::{self, Api, Sources};
 
 /// Connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -175,6 +175,7 @@ impl Server {
         let api = Api {
             quell: quell.clone(),
             tasks,
+            sources: Arc::new(Sources::new(config.sources)),
             alerts,
             metrics,
             token: config.token,

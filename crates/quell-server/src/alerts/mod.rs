@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::config::engine::sha256;
 use crate::handlers::{Handler, Message};
 pub use tally::{Ended, Tally};
 
@@ -235,10 +236,14 @@ fn message(alert: &Alert, notice: &Notice) -> Message {
             "change": notice.change,
         },
     });
+    let body = body.to_string();
+    let digest = sha256(body.as_bytes());
+    let digest = digest.get(..16).unwrap_or_default();
     let name = |name: Option<&str>| name.unwrap_or_default().to_owned();
     Message {
-        id: format!("quell-alert-{}-{}", alert.name, notice.change),
-        body: body.to_string(),
+        // The body has the time of the change: another store's alert of this name is another message.
+        id: format!("quell-alert-{}-{}-{}", alert.name, notice.change, digest),
+        body,
         variables: vec![
             ("QUELL_ALERT", alert.name.to_string()),
             ("QUELL_ALERT_STATE", state.to_owned()),

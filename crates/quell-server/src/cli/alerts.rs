@@ -2,11 +2,9 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
-
-use crate::cli::source::{Source, ask, join, read_store};
-use crate::cli::text::table;
-use crate::view;
+use crate::cli::source::{Source, ask, join, print_json, read_store};
+use crate::cli::text::{rows, table};
+use crate::view::{Alert, Alerts};
 
 /// `quell alerts`.
 #[derive(Debug, clap::Args)]
@@ -20,11 +18,10 @@ pub struct Args {
 /// # Errors
 /// What the server or the store says.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
-    let answer = match &args.source.store {
+    let answer: Alerts = match &args.source.store {
         Some(url) => read_store(url, async |quell| {
             let rows = quell.store().alerts().await?;
-            let shown: Vec<Value> = rows.iter().map(|row| view::alert(None, Some(row))).collect();
-            Ok(json!({ "alerts": shown }))
+            Ok(Alerts { alerts: rows.iter().map(|row| Alert::new(None, Some(row))).collect() })
         })?,
         None => {
             let url = join(&args.source.server, &["v1", "alerts"])?;
@@ -32,9 +29,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     };
     if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let rows = answer.get("alerts").and_then(Value::as_array).cloned().unwrap_or_default();
+    let rows = rows(&answer.alerts);
     let columns = [
         "name",
         "state",

@@ -6,12 +6,14 @@ use anyhow::Context as _;
 use quell::job::{ExplainTarget, JobFilter};
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
-use serde_json::{Value, json};
 
 use super::page::Page;
-use super::source::{Source, ask, join, read_store};
-use super::text::{printable, table};
+use super::source::{Source, ask, ask_for, join, print_json, read_store};
+use super::text::{printable, rows, table};
 use crate::view;
+
+/// Why there is nothing to show.
+const UNKNOWN: &str = "nothing is known of it: no such key or job, or it was removed or discarded";
 
 /// `quell jobs`.
 #[derive(Debug, clap::Args)]
@@ -52,7 +54,7 @@ pub struct ExplainArgs {
     /// The task of the key.
     #[arg(long)]
     task: Option<TaskName>,
-    /// Take it for a key even if it looks like an id.
+    /// Take it for a key, and not for an id if there is no such key.
     #[arg(long)]
     key: bool,
     #[command(flatten)]
@@ -81,10 +83,10 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         limit: args.page.limit.into(),
     };
     let source = args.page.source;
-    let answer = match &source.store {
+    let answer: view::Jobs = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let jobs = quell.store().jobs(&filter).await?;
-            Ok(json!({ "jobs": jobs.iter().map(view::job).collect::<Vec<_>>() }))
+            Ok(view::Jobs::new(&jobs, &filter, false))
         })?,
         None => {
             let mut url = join(&source.server, &["v1", "jobs"])?;
@@ -105,11 +107,10 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let rows = answer.get("jobs").and_then(Value::as_array).cloned().unwrap_or_default();
     let columns = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
-    Ok(out.write_all(table(columns, &rows).as_bytes())?)
+    Ok(out.write_all(table(columns, &rows(&answer.jobs)).as_bytes())?)
 }
 
 /// Runs `quell job`.
@@ -118,13 +119,12 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 /// What the server or the store says.
 pub fn job(args: JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let target = ExplainTarget::Job(args.id);
-    let mut answer = explanation(&args.source, &target)?;
+    let answer = found(&args.source, &target)?.context(UNKNOWN)?;
     if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    out.write_all(text_of(&answer).as_bytes())?;
-    let payload = answer.get_mut("job").and_then(|job| job.get_mut("payload")).map(Value::take);
-    Ok(writeln!(out, "  payload    {}", payload.unwrap_or_default())?)
+    out.write_all(printable(&answer.text).as_bytes())?;
+    print_payload(&answer.job, out)
 }
 
 /// Runs `quell explain` (R15).
@@ -132,30 +132,49 @@ pub fn job(args: JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 /// # Errors
 /// What the server or the store says.
 pub fn explain(args: ExplainArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let target = match (args.key, args.what.parse::<TriggerId>(), args.what.parse::<JobId>()) {
-        (false, Ok(trigger), _) => ExplainTarget::Trigger(trigger),
-        (false, _, Ok(job)) => ExplainTarget::Job(job),
-        _ => ExplainTarget::Key { task: args.task, key: Key::new(&args.what)? },
+    let id = match (args.what.parse::<TriggerId>(), args.what.parse::<JobId>()) {
+        (Ok(trigger), _) => Some(ExplainTarget::Trigger(trigger)),
+        (Err(_), Ok(job)) => Some(ExplainTarget::Job(job)),
+        (Err(_), Err(_)) => None,
     };
-    let answer = explanation(&args.source, &target)?;
+    let id = id.filter(|_| !args.key && args.task.is_none());
+    // A key may look like an id: the customer 4711 is asked for more often than the job 4711.
+    let by_key = match Key::new(&args.what) {
+        Ok(key) => found(&args.source, &ExplainTarget::Key { task: args.task, key })?,
+        Err(_) if id.is_some() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let is_key = by_key.is_some();
+    let answer = match (by_key, &id) {
+        (Some(answer), _) => answer,
+        (None, Some(id)) => found(&args.source, id)?.context(UNKNOWN)?,
+        (None, None) => anyhow::bail!("{UNKNOWN}"),
+    };
     if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    Ok(out.write_all(text_of(&answer).as_bytes())?)
+    out.write_all(printable(&answer.text).as_bytes())?;
+    if let (true, Some(ExplainTarget::Job(id))) = (is_key, id) {
+        writeln!(
+            out,
+            "  note       {id} is a key here: `quell job {id}` shows the job of that number"
+        )?;
+    }
+    Ok(())
 }
 
-fn text_of(answer: &Value) -> String {
-    printable(answer.get("text").and_then(Value::as_str).unwrap_or_default())
+/// The payload of a job, as it is.
+pub(super) fn print_payload(job: &view::Job, out: &mut dyn Write) -> anyhow::Result<()> {
+    let payload = job.payload.as_ref().map_or("-", |payload| payload.as_str());
+    Ok(writeln!(out, "  payload    {}", printable(payload))?)
 }
 
-/// The explanation of one thing, from the server or the store.
-fn explanation(source: &Source, target: &ExplainTarget) -> anyhow::Result<Value> {
+/// The explanation of one thing, from the server or the store; none where nothing is known of it.
+fn found(source: &Source, target: &ExplainTarget) -> anyhow::Result<Option<view::Explanation>> {
     if let Some(url) = &source.store {
         return read_store(url, async |quell| {
             let found = quell.store().explain(target).await?;
-            let found = found
-                .context("nothing is known of it: no such job, or it was removed or discarded")?;
-            Ok(view::explanation(&found))
+            Ok(found.as_ref().map(view::Explanation::from))
         });
     }
     let mut url = join(&source.server, &["v1", "explain"])?;
@@ -169,5 +188,5 @@ fn explanation(source: &Source, target: &ExplainTarget) -> anyhow::Result<Value>
         }
     };
     drop(query);
-    ask(&source.server, |client| client.get(url))
+    ask_for(&source.server, |client| client.get(url))
 }

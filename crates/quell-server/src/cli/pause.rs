@@ -2,27 +2,23 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::source::{Source, ask, join};
+use super::source::{Source, ask, join, print_json};
 
 /// What a server lists.
-pub(super) fn get(source: &Source, what: &str) -> anyhow::Result<Value> {
+pub(super) fn get<T: DeserializeOwned>(source: &Source, what: &str) -> anyhow::Result<T> {
     let url = join(&source.server, &["v1", what])?;
     ask(&source.server, |client| client.get(url))
 }
 
-/// The rows of a list.
-pub(super) fn listed(answer: &Value, what: &str) -> Vec<Value> {
-    answer.get(what).and_then(Value::as_array).cloned().unwrap_or_default()
-}
-
 /// Pauses or resumes at a server.
-pub(super) fn post(
+pub(super) fn post<T: DeserializeOwned>(
     source: &Source,
     [what, name]: [&str; 2],
     paused: bool,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<T> {
     let verb = if paused { "pause" } else { "resume" };
     let url = join(&source.server, &["v1", what, name, verb])?;
     ask(&source.server, |client| client.post(url))
@@ -31,13 +27,13 @@ pub(super) fn post(
 /// Prints the new state.
 pub(super) fn print_paused(
     source: &Source,
-    answer: &Value,
+    answer: &impl Serialize,
     what: &str,
     paused: bool,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(answer, out);
     }
     Ok(writeln!(out, "{what} {}", if paused { "is paused" } else { "goes on" })?)
 }

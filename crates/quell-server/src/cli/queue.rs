@@ -9,10 +9,11 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
-use super::pause::{get, listed, post, print_paused};
-use super::source::{Source, ask, join, read_store};
-use super::text::table;
-use crate::config::queues::{patched, show};
+use super::pause::{get, post, print_paused};
+use super::source::{Source, ask, join, print_json, read_store};
+use super::text::{rows, table};
+use crate::config::queues::patched;
+use crate::view::{DeletedQueue, Queue, Queues};
 
 /// `quell queue …`.
 #[derive(Debug, clap::Subcommand)]
@@ -107,17 +108,17 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
-    let answer = match &source.store {
+    let answer: Queues = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let queues = quell.queues().await?;
-            Ok(json!({ "queues": queues.iter().map(show).collect::<Vec<_>>() }))
+            Ok(Queues { queues: queues.iter().map(Queue::from).collect() })
         })?,
         None => get(source, "queues")?,
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let mut rows = listed(&answer, "queues");
+    let mut rows = rows(&answer.queues);
     for row in &mut rows {
         for name in ["rate", "partition_rate"] {
             let per =
@@ -147,12 +148,12 @@ fn change(
     source: &Source,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let answer = match &source.store {
+    let answer: Queue = match &source.store {
         Some(url) => read_store(url, async |quell| change_in(quell, name, patch, make).await)?,
         None => {
             let url = join(&source.server, &["v1", "queues", name.as_str()])?;
-            let listed = listed(&get(source, "queues")?, "queues");
-            let is_known = listed.iter().any(|queue| queue["name"] == json!(name));
+            let listed: Queues = get(source, "queues")?;
+            let is_known = listed.queues.iter().any(|queue| queue.name == *name);
             let method = if is_known || !make { Method::PATCH } else { Method::PUT };
             let body = Value::Object(patch).to_string();
             ask(&source.server, |client| {
@@ -161,7 +162,7 @@ fn change(
         }
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
     Ok(writeln!(out, "queue {name} is set")?)
 }
@@ -171,18 +172,18 @@ async fn change_in(
     name: &QueueName,
     patch: Map<String, Value>,
     make: bool,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<Queue> {
     let queue = quell.queue(name.as_str());
     let known = queue.settings().await?.or_else(|| make.then(QueueSettings::default));
     let known = known.with_context(|| format!("no queue {name}: set it first"))?;
     let settings = patched(&known, patch)?.settings()?;
     queue.set(&settings).await?;
-    Ok(show(&QueueInfo { name: name.clone(), settings }))
+    Ok(Queue::from(&QueueInfo { name: name.clone(), settings }))
 }
 
 fn set_paused(args: &QueueArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let QueueArgs { name, source } = args;
-    let answer = match &source.store {
+    let answer: Queue = match &source.store {
         Some(url) => {
             let patch = Map::from_iter([("paused".to_owned(), json!(paused))]);
             read_store(url, async |quell| change_in(quell, name, patch, false).await)?
@@ -194,11 +195,11 @@ fn set_paused(args: &QueueArgs, paused: bool, out: &mut dyn Write) -> anyhow::Re
 
 fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let QueueArgs { name, source } = args;
-    let answer = match &source.store {
+    let answer: DeletedQueue = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let deleted = quell.queue(name.as_str()).delete().await?;
             anyhow::ensure!(deleted, "no queue {name}");
-            Ok(json!({ "queue": name, "deleted": true }))
+            Ok(DeletedQueue { queue: name.clone(), deleted: true })
         })?,
         None => {
             let url = join(&source.server, &["v1", "queues", name.as_str()])?;
@@ -206,7 +207,7 @@ fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
     Ok(writeln!(out, "queue {name} is deleted: nothing of it starts until it is set again")?)
 }

@@ -6,11 +6,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use quell::{JobId, JobState};
-use serde_json::Value;
 
-use crate::cli::source::{Source, ask, join, read_store};
+use crate::cli::source::{Source, ask, join, print_json, read_store};
 use crate::cli::text::{print_output, printable};
-use crate::view;
+use crate::view::ResultOfJob;
 
 /// How long one request waits at the server.
 const PER_REQUEST: Duration = Duration::from_secs(20);
@@ -35,32 +34,28 @@ pub struct Args {
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let wait = args.wait.unwrap_or_default();
     let answer = match &args.source.store {
-        Some(url) => {
-            read_store(url, async |quell| Ok(view::result(&quell.result(args.id, wait).await?)))?
-        }
+        Some(url) => read_store(url, async |quell| {
+            Ok(ResultOfJob::from(&quell.result(args.id, wait).await?))
+        })?,
         None => asked(&args, wait)?,
     };
-    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
-    let (job, state) = (text("job").unwrap_or_default(), text("state").unwrap_or_default());
-    match text("error") {
-        _ if args.source.json => writeln!(out, "{answer}")?,
-        Some(error) => writeln!(out, "job {job} is {state}: {error}")?,
-        None => writeln!(out, "job {job} is {state}")?,
+    let (job, state) = (answer.job, answer.state);
+    if args.source.json {
+        print_json(&answer, out)?;
+    } else {
+        match &answer.error {
+            Some(error) => writeln!(out, "job {job} is {state}: {}", printable(error))?,
+            None => writeln!(out, "job {job} is {state}")?,
+        }
+        print_output(answer.output.as_ref(), out)?;
     }
-    if !args.source.json {
-        print_output(&answer, out)?;
-    }
-    let failed = has_ended(&answer) && state != JobState::Succeeded.name();
+    let failed = answer.ended && state != JobState::Succeeded;
     anyhow::ensure!(!failed, "job {job} is {state}, not succeeded");
     Ok(())
 }
 
-fn has_ended(answer: &Value) -> bool {
-    answer.get("ended").and_then(Value::as_bool).unwrap_or(true)
-}
-
 /// Asks the server, again while there is time left: it holds no request for long.
-fn asked(args: &Args, wait: Duration) -> anyhow::Result<Value> {
+fn asked(args: &Args, wait: Duration) -> anyhow::Result<ResultOfJob> {
     let begun = Instant::now();
     loop {
         let left = wait.saturating_sub(begun.elapsed()).min(PER_REQUEST);
@@ -69,8 +64,8 @@ fn asked(args: &Args, wait: Duration) -> anyhow::Result<Value> {
             let millis = left.as_millis().max(1);
             url.query_pairs_mut().append_pair("wait", &format!("{millis}ms"));
         }
-        let answer = ask(&args.source.server, |client| client.get(url))?;
-        if has_ended(&answer) || begun.elapsed() >= wait {
+        let answer: ResultOfJob = ask(&args.source.server, |client| client.get(url))?;
+        if answer.ended || begun.elapsed() >= wait {
             return Ok(answer);
         }
     }

@@ -8,11 +8,13 @@ use quell::{Quell, Timestamp};
 use quell_core::schedule::no_such_schedule;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::source::{Source, ask, join, read_store};
-use crate::cli::text::{printable, table};
-use crate::view;
+use crate::cli::source::{Source, ask, join, print_json, read_store};
+use crate::cli::text::{printable, rows, table};
+use crate::view::{Backfilled, DeletedSchedule, Receipt, Schedule, Schedules};
 
 /// `quell schedule …`.
 #[derive(Debug, clap::Args)]
@@ -75,7 +77,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     match args.action {
         Action::List(ListArgs { source }) => list(&source, out),
         Action::Show(Named { name, source }) => {
-            let answer = act(&source, (Method::GET, &name, ""), None, async |quell| {
+            let answer: Schedule = act(&source, (Method::GET, &name, ""), None, async |quell| {
                 shown(quell, &name).await
             })?;
             print_answer(&source, &answer, out, describe)
@@ -83,19 +85,23 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         Action::Pause(named) => switch(&named, ("pause", ScheduleState::Paused), out),
         Action::Resume(named) => switch(&named, ("resume", ScheduleState::Active), out),
         Action::Run(Named { name, source }) => {
-            let answer = act(&source, (Method::POST, &name, "run"), None, async |quell| {
-                let receipt = quell.store().run_schedule(None, &name).await?;
-                Ok(json!({ "receipt": receipt.outcome(), "job": receipt.job() }))
-            })?;
+            let answer: Receipt =
+                act(&source, (Method::POST, &name, "run"), None, async |quell| {
+                    let task = shown(quell, &name).await?.task;
+                    let receipt = quell.store().run_schedule(None, &name).await?;
+                    Ok(Receipt::new(&task, &receipt))
+                })?;
             print_answer(&source, &answer, out, |answer| {
-                format!("{} as job {}\n", text(answer, "receipt"), text(answer, "job"))
+                let job = answer.job.map_or_else(|| "-".to_owned(), |job| job.to_string());
+                format!("{} as job {job}\n", answer.receipt)
             })
         }
         Action::Backfill(range) => backfill(&range, out),
         Action::Delete(Named { name, source }) => {
-            let answer = act(&source, (Method::DELETE, &name, ""), None, async |quell| {
+            let gone = (Method::DELETE, &name, "");
+            let answer: DeletedSchedule = act(&source, gone, None, async |quell| {
                 quell.store().delete_schedule(None, &name).await?;
-                Ok(json!({ "schedule": name, "deleted": true }))
+                Ok(DeletedSchedule { schedule: name.clone(), deleted: true })
             })?;
             print_answer(&source, &answer, out, |_| format!("{name} is removed\n"))
         }
@@ -103,19 +109,18 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn list(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
-    let answer = match &source.store {
-        Some(url) => read_store(url, async |quell| {
-            let known = quell.store().schedules().await?;
-            Ok(json!({ "schedules": known.iter().map(view::schedule).collect::<Vec<_>>() }))
-        })?,
+    let answer: Schedules = match &source.store {
+        Some(url) => {
+            read_store(url, async |quell| Ok(Schedules::from(&*quell.store().schedules().await?)))?
+        }
         None => {
             let url = join(&source.server, &["v1", "schedules"])?;
             ask(&source.server, |client| client.get(url))?
         }
     };
     print_answer(source, &answer, out, |answer| {
-        let rows = answer.get("schedules").and_then(Value::as_array).cloned().unwrap_or_default();
-        table(["name", "task", "plan", "catch_up", "state", "last", "next"], &rows)
+        let columns = ["name", "task", "plan", "catch_up", "state", "last", "next"];
+        table(columns, &rows(&answer.schedules))
     })
 }
 
@@ -124,13 +129,13 @@ fn switch(
     (word, state): (&str, ScheduleState),
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let answer = act(source, (Method::POST, name, word), None, async |quell| {
+    let answer: Schedule = act(source, (Method::POST, name, word), None, async |quell| {
         quell.store().set_schedule_state(None, name, state).await?;
         shown(quell, name).await
     })?;
     print_answer(source, &answer, out, |answer| {
-        let (state, next) = (text(answer, "state"), text(answer, "next"));
-        format!("{name} is {state}, next tick {next}\n")
+        let next = answer.next.as_deref().unwrap_or("-");
+        format!("{name} is {}, next tick {next}\n", answer.state)
     })
 }
 
@@ -138,22 +143,21 @@ fn backfill(range: &Range, out: &mut dyn Write) -> anyhow::Result<()> {
     let Range { name, from, to, source } = range;
     let body = json!({ "from": from.to_string(), "to": to.to_string() });
     let moment = |at: &jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
-    let answer = act(source, (Method::POST, name, "backfill"), Some(body), async |quell| {
+    let of_range = (Method::POST, name, "backfill");
+    let answer: Backfilled = act(source, of_range, Some(body), async |quell| {
         let fired = quell.store().backfill(None, name, moment(from), moment(to)).await?;
-        Ok(json!({ "schedule": name, "fired": fired }))
+        Ok(Backfilled { schedule: name.clone(), fired })
     })?;
-    print_answer(source, &answer, out, |answer| {
-        format!("{} ticks fired\n", answer.get("fired").cloned().unwrap_or_default())
-    })
+    print_answer(source, &answer, out, |answer| format!("{} ticks fired\n", answer.fired))
 }
 
 /// Asks the server, or does it on the store.
-fn act(
+fn act<T: DeserializeOwned>(
     source: &Source,
     (method, name, action): (Method, &ScheduleName, &str),
     body: Option<Value>,
-    on_store: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,
-) -> anyhow::Result<Value> {
+    on_store: impl AsyncFnOnce(&Quell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     if let Some(url) = &source.store {
         return read_store(url, on_store);
     }
@@ -169,35 +173,39 @@ fn act(
     })
 }
 
-async fn shown(quell: &Quell, name: &ScheduleName) -> anyhow::Result<Value> {
+async fn shown(quell: &Quell, name: &ScheduleName) -> anyhow::Result<Schedule> {
     let known = quell.store().schedules().await?;
     let info = known.iter().find(|info| info.schedule.name == *name);
-    Ok(view::schedule(info.with_context(|| no_such_schedule(name).to_string())?))
+    Ok(Schedule::from(info.with_context(|| no_such_schedule(name).to_string())?))
 }
 
-fn print_answer(
+fn print_answer<T: Serialize>(
     source: &Source,
-    answer: &Value,
+    answer: &T,
     out: &mut dyn Write,
-    text: impl FnOnce(&Value) -> String,
+    text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(answer, out);
     }
     Ok(out.write_all(printable(&text(answer)).as_bytes())?)
 }
 
-fn text(answer: &Value, field: &str) -> String {
-    answer.get(field).and_then(Value::as_str).unwrap_or("-").to_owned()
-}
-
 /// One schedule, a field per line.
-fn describe(answer: &Value) -> String {
-    let mut lines = format!("schedule {}: {}\n", text(answer, "name"), text(answer, "state"));
-    for field in ["plan", "task", "queue", "key", "catch_up", "last", "next"] {
-        lines.push_str(&format!("  {field:<10} {}\n", text(answer, field)));
+fn describe(schedule: &Schedule) -> String {
+    let mut lines = format!("schedule {}: {}\n", schedule.name, schedule.state);
+    let shown = |text: Option<&str>| text.unwrap_or("-").to_owned();
+    for (field, text) in [
+        ("plan", schedule.plan.clone()),
+        ("task", schedule.task.to_string()),
+        ("queue", schedule.queue.to_string()),
+        ("key", shown(schedule.key.as_ref().map(|key| key.as_str()))),
+        ("catch_up", schedule.catch_up.name().to_owned()),
+        ("last", shown(schedule.last.as_deref())),
+        ("next", shown(schedule.next.as_deref())),
+        ("payload", schedule.payload.as_str().to_owned()),
+    ] {
+        lines.push_str(&format!("  {field:<10} {text}\n"));
     }
-    let payload = answer.get("payload").cloned().unwrap_or_default();
-    lines.push_str(&format!("  {:<10} {payload}\n", "payload"));
     lines
 }

@@ -3,12 +3,15 @@
 //! Invariant: no command creates a store.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::Read as _;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
 use quell::Quell;
 use reqwest::{Client, RequestBuilder, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The server or the store of a command.
@@ -50,11 +53,44 @@ pub(crate) fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
     Ok(url)
 }
 
-/// Sends a request to the server and returns the body of its response; its refusal is the error.
-pub(crate) fn ask(
+/// Sends a request to the server and returns the body of its response; its refusal is the error, and so is what
+/// no Quell server says.
+pub(crate) fn ask<T: DeserializeOwned>(
     server: &Url,
     request: impl FnOnce(&Client) -> RequestBuilder,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<T> {
+    exchange(server, request)?.map_err(anyhow::Error::msg)
+}
+
+/// The same of what may not be there: none where the server does not find it.
+pub(crate) fn ask_for<T: DeserializeOwned>(
+    server: &Url,
+    request: impl FnOnce(&Client) -> RequestBuilder,
+) -> anyhow::Result<Option<T>> {
+    match exchange(server, request)? {
+        Ok(found) => Ok(Some(found)),
+        Err(refusal) if refusal.kind.as_deref() == Some("not_found") => Ok(None),
+        Err(refusal) => Err(anyhow::Error::msg(refusal)),
+    }
+}
+
+/// What a server refuses.
+#[derive(Debug)]
+struct Refusal {
+    kind: Option<String>,
+    message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+fn exchange<T: DeserializeOwned>(
+    server: &Url,
+    request: impl FnOnce(&Client) -> RequestBuilder,
+) -> anyhow::Result<Result<T, Refusal>> {
     let on_loopback = match server.host_str().map(|host| host.trim_matches(['[', ']'])) {
         Some("localhost") => true,
         Some(host) => host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
@@ -72,17 +108,22 @@ pub(crate) fn ask(
         let answer = request.send().await.map_err(|error| unreachable_server(&error))?;
         let status = answer.status();
         let text = answer.text().await.context("the server's response ended early")?;
-        let body: Value = serde_json::from_str(&text).unwrap_or_default();
         if status.is_success() {
-            return Ok(body);
+            let read = serde_json::from_str(&text);
+            return read.map(Ok).map_err(|error| no_quell_server(server, &error));
         }
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
         let part = |name: &str| Some(body.get("error")?.get(name)?.as_str()?.to_owned());
         let field = part("field").map_or_else(String::new, |field| format!("{field}: "));
-        bail!(
-            "{field}{}",
-            part("message").unwrap_or_else(|| format!("the server answered {status}"))
-        )
+        let message = part("message").unwrap_or_else(|| format!("the server answered {status}"));
+        Ok(Err(Refusal { kind: part("kind"), message: format!("{field}{message}") }))
     })
+}
+
+/// A proxy's login page, or another program's answer.
+fn no_quell_server(server: &Url, error: &serde_json::Error) -> anyhow::Error {
+    let what = "answers, but not as a Quell server of this version does: check --server";
+    anyhow::anyhow!("{server} {what} ({error})")
 }
 
 fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
@@ -94,11 +135,19 @@ fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
     anyhow::anyhow!("{what} ({error})")
 }
 
+/// Prints an answer as JSON, its payloads byte for byte.
+pub(crate) fn print_json(
+    answer: &impl Serialize,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<()> {
+    Ok(writeln!(out, "{}", serde_json::to_string(answer)?)?)
+}
+
 /// Reads from an existing store.
-pub(crate) fn read_store(
+pub(crate) fn read_store<T>(
     url: &str,
-    read: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,
-) -> anyhow::Result<Value> {
+    read: impl AsyncFnOnce(&Quell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { read(&open_store(url).await?).await })
 }

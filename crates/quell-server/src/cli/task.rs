@@ -4,11 +4,11 @@ use std::io::Write;
 
 use quell::TaskName;
 use quell::queue::TaskSettings;
-use serde_json::json;
 
-use super::pause::{get, listed, post, print_paused};
-use super::source::{Source, read_store};
-use super::text::table;
+use super::pause::{get, post, print_paused};
+use super::source::{Source, print_json, read_store};
+use super::text::{rows, table};
+use crate::view::{Task, Tasks};
 
 /// `quell task …`.
 #[derive(Debug, clap::Subcommand)]
@@ -43,29 +43,28 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
-    let answer = match &source.store {
+    let answer: Tasks = match &source.store {
         Some(url) => read_store(url, async |quell| {
-            let shown = quell.tasks().await?.into_iter();
-            let shown =
-                shown.map(|task| json!({ "name": task.name, "paused": task.settings.paused }));
-            Ok(json!({ "tasks": shown.collect::<Vec<_>>() }))
+            let known = quell.tasks().await?.into_iter();
+            let tasks = known.map(|task| Task { name: task.name, paused: task.settings.paused });
+            Ok(Tasks { tasks: tasks.collect() })
         })?,
         None => get(source, "tasks")?,
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    Ok(out.write_all(table(["name", "paused"], &listed(&answer, "tasks")).as_bytes())?)
+    Ok(out.write_all(table(["name", "paused"], &rows(&answer.tasks)).as_bytes())?)
 }
 
 fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let TaskArgs { name, source } = args;
-    let answer = match &source.store {
+    let answer: Task = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
             anyhow::ensure!(is_known, "no task {name} in the store");
             quell.store().set_task(name, &TaskSettings { paused }).await?;
-            Ok(json!({ "name": name, "paused": paused }))
+            Ok(Task { name: name.clone(), paused })
         })?,
         None => post(source, ["tasks", name.as_str()], paused)?,
     };

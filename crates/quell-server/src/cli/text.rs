@@ -2,7 +2,16 @@
 
 use std::io::Write;
 
+use serde::Serialize;
 use serde_json::Value;
+
+use crate::view::Document;
+
+/// Rows of a table, by the names of their fields.
+pub(crate) fn rows<T: Serialize>(all: &[T]) -> Vec<Value> {
+    // What a JSON value of this program cannot hold, no table shows.
+    all.iter().map(|one| serde_json::to_value(one).unwrap_or_default()).collect()
+}
 
 /// Rows in aligned columns.
 pub(crate) fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
@@ -45,9 +54,9 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Prints what a handler returned, if it did.
-pub(crate) fn print_output(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
-    match answer.get("output").filter(|output| !output.is_null()) {
-        Some(output) => Ok(writeln!(out, "{}", printable(&output.to_string()))?),
+pub(crate) fn print_output(output: Option<&Document>, out: &mut dyn Write) -> anyhow::Result<()> {
+    match output {
+        Some(output) => Ok(writeln!(out, "{}", printable(output.as_str()))?),
         None => Ok(()),
     }
 }

@@ -3,14 +3,15 @@
 use std::io::Write;
 
 use anyhow::Context as _;
-use quell::TaskName;
 use quell::trigger::TraceContext;
+use quell::{Payload, TaskName};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
 use serde_json::{Map, Value, json};
 
-use super::source::{ask, join, read_argument};
+use super::source::{ask, join, print_json, read_argument};
 use super::text::print_output;
+use crate::view::Receipt;
 
 /// `quell trigger TASK [PAYLOAD]`.
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,6 @@ fn trace_of_environment() -> Option<TraceContext> {
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let payload = read_payload(&args.payload)?;
     let mut body = Map::new();
-    body.insert("payload".to_owned(), payload);
     let texts = [
         ("delay", args.delay),
         ("dedup", args.dedup),
@@ -79,12 +79,16 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         body.insert("debounce".to_owned(), json!(false));
     }
     let url = join(&args.server, &["v1", "tasks", args.task.as_str(), "triggers"])?;
-    let body = Value::Object(body).to_string();
+    // The payload as it was written: a number keeps its digits, members their order.
+    let rest = Value::Object(body).to_string();
+    let rest = rest.strip_prefix('{').filter(|rest| *rest != "}");
+    let rest = rest.map_or_else(|| "}".to_owned(), |rest| format!(",{rest}"));
+    let body = format!("{{\"payload\":{}{rest}", payload.as_str());
     let trace = match &args.traceparent {
         Some(parent) => Some(TraceContext::new(parent, None)?),
         None => trace_of_environment(),
     };
-    let answer = ask(&args.server, |client| {
+    let answer: Receipt = ask(&args.server, |client| {
         let request = client.request(Method::POST, url).header(CONTENT_TYPE, "application/json");
         let request = match &trace {
             Some(context) => {
@@ -99,25 +103,29 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         request.body(body)
     })?;
     if args.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
-    if text("receipt") == "existing" {
-        let (job, state) = (text("job"), text("state"));
-        writeln!(out, "existing as job {job}, which is {state}")?;
-        return print_output(&answer, out);
+    let shown = |part: Option<String>| part.unwrap_or_else(|| "-".to_owned());
+    let job = shown(answer.job.map(|job| job.to_string()));
+    match answer.receipt.as_str() {
+        "existing" => {
+            let state = shown(answer.state.map(|state| state.to_string()));
+            writeln!(out, "existing as job {job}, which is {state}")?;
+            print_output(answer.output.flatten().as_ref(), out)
+        }
+        "pending" => Ok(writeln!(out, "pending: it runs, unless its dedup key was taken")?),
+        receipt => {
+            let trigger = shown(answer.trigger.map(|trigger| trigger.to_string()));
+            write!(out, "{receipt} as trigger {trigger} of job {job}")?;
+            if let Some(triggers) = answer.triggers {
+                write!(out, ", which has {triggers} triggers")?;
+            }
+            Ok(writeln!(out, ", due {}", shown(answer.due))?)
+        }
     }
-    if text("receipt") == "pending" {
-        return Ok(writeln!(out, "pending: it runs, unless its dedup key was taken")?);
-    }
-    write!(out, "{} as trigger {} of job {}", text("receipt"), text("trigger"), text("job"))?;
-    if let Some(triggers) = answer.get("triggers") {
-        write!(out, ", which has {triggers} triggers")?;
-    }
-    Ok(writeln!(out, ", due {}", text("due"))?)
 }
 
-fn read_payload(text: &str) -> anyhow::Result<Value> {
+fn read_payload(text: &str) -> anyhow::Result<Payload> {
     let read = read_argument(text)?;
-    serde_json::from_str(&read).context("payload is not JSON (a text needs quotes: '\"text\"')")
+    Payload::from_text(read.trim()).context("payload is not JSON (a text needs quotes: '\"text\"')")
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::cli::source::{Source, ask, join, read_store};
-use crate::cli::text::table;
-use crate::view;
+use crate::cli::source::{Source, ask, join, print_json, read_store};
+use crate::cli::text::{rows, table};
+use crate::view::Workers;
 
 /// `quell workers`.
 #[derive(Debug, clap::Args)]
@@ -21,19 +21,17 @@ pub struct Args {
 /// What the server or the store says.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let source = &args.source;
-    let answer = match &source.store {
-        Some(url) => read_store(url, async |quell| {
-            Ok(json!({ "workers": view::workers(&quell.workers().await?) }))
-        })?,
+    let answer: Workers = match &source.store {
+        Some(url) => read_store(url, async |quell| Ok(Workers::from(&quell.workers().await?)))?,
         None => {
             let url = join(&source.server, &["v1", "workers"])?;
             ask(&source.server, |client| client.get(url))?
         }
     };
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let mut rows = answer.get("workers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut rows = rows(&answer.workers);
     for row in &mut rows {
         let names = row["queues"].as_array().into_iter().flatten().filter_map(Value::as_str);
         row["queues"] = json!(names.collect::<Vec<_>>().join(","));

@@ -7,12 +7,14 @@
 
 mod alerts;
 pub mod duration;
+pub(crate) mod engine;
 pub mod fold;
 pub mod key_template;
 mod parse;
 mod place;
 pub(crate) mod queues;
 mod schedules;
+mod sources;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -23,12 +25,14 @@ use std::time::Duration;
 use quell::queue::QueueSettings;
 use quell::schedule::Schedule;
 use quell::trigger::{NewTrigger, TaskPolicy};
-use quell::{Error, Payload, QueueName, TaskName};
+use quell::{Error, Key, Payload, QueueName, TaskName};
 
 use key_template::KeyTemplate;
 
 use crate::alerts::DeclaredAlert;
-use crate::handlers::{Handler, Secret};
+use crate::handlers::Handler;
+use crate::secrets::Secrets;
+use crate::sources::Source;
 
 /// Everything the server needs to start.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ pub struct Config {
     /// Host names that requests may name besides the loopback ones and the address itself.
     pub allowed_hosts: Vec<String>,
     /// What callers must present; required off loopback.
-    pub token: Option<Secret>,
+    pub token: Option<Secrets>,
     /// The largest request body, in bytes.
     pub max_body: usize,
     /// The store's URL.
@@ -55,6 +59,8 @@ pub struct Config {
     pub queues: BTreeMap<QueueName, QueueSettings>,
     /// The tasks.
     pub tasks: BTreeMap<TaskName, DeclaredTask>,
+    /// The webhook sources, by name.
+    pub sources: BTreeMap<String, Source>,
     /// Schedules to set at the start.
     pub schedules: Vec<Schedule>,
     /// The alerts, with their sinks.
@@ -84,18 +90,39 @@ impl DeclaredTask {
     /// # Errors
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names `payload` or `key`.
     pub fn trigger(&self, payload: Payload) -> quell::Result<NewTrigger> {
-        let value = || {
-            let read = serde_json::from_str(payload.as_str());
-            read.map_err(|error| Error::invalid("payload", format!("payload is not JSON: {error}")))
-        };
-        let key = match &self.key {
-            None => None,
-            Some(template) => template
-                .key(&value()?)
-                .map_err(|error| Error::invalid("key", format!("the task's key: {error}")))?,
-        };
+        let key = self.key_of(&payload)?;
         Ok(self.checked.trigger(payload, key))
     }
+
+    /// The debounce key that the task's template makes of a payload.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names `payload` or `key`.
+    pub fn key_of(&self, payload: &Payload) -> quell::Result<Option<Key>> {
+        made("key", self.key.as_ref(), payload)
+    }
+
+    /// The partition that the task's template makes of a payload.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names `payload` or `partition`.
+    pub fn partition_of(&self, payload: &Payload) -> quell::Result<Option<Key>> {
+        made("partition", self.partition.as_ref(), payload)
+    }
+}
+
+/// What a template of a task makes of a payload.
+fn made(
+    field: &'static str,
+    template: Option<&KeyTemplate>,
+    payload: &Payload,
+) -> quell::Result<Option<Key>> {
+    let Some(template) = template else { return Ok(None) };
+    let value = serde_json::from_str(payload.as_str());
+    let value = value
+        .map_err(|error| Error::invalid("payload", format!("payload cannot be read: {error}")))?;
+    let made = template.key(&value);
+    made.map_err(|error| Error::invalid(field, format!("the task's {field}: {error}")))
 }
 
 impl Config {

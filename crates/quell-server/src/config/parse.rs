@@ -18,8 +18,9 @@ use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
+use super::sources::{RawSource, sources};
 use super::tasks::{RawTask, declare};
-use crate::handlers::Secret;
+use crate::secrets::Secrets;
 
 /// The address of a server without a setting.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
@@ -37,6 +38,7 @@ struct Raw {
     worker: RawWorker,
     queues: BTreeMap<String, QueueText>,
     tasks: BTreeMap<String, RawTask>,
+    sources: BTreeMap<String, RawSource>,
     schedules: BTreeMap<String, RawSchedule>,
     alerts: BTreeMap<String, RawAlert>,
 }
@@ -100,7 +102,7 @@ impl<'de> Deserialize<'de> for Listen {
 
 /// A size such as `1MiB` or a number of bytes.
 #[derive(Clone, Copy, Debug)]
-struct Bytes(usize);
+pub(super) struct Bytes(pub(super) usize);
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -176,6 +178,7 @@ fn check(
             tasks.insert(checked, task);
         }
     }
+    let sources = sources(raw.sources, &tasks, folder, broken, note);
     let schedules = schedules(raw.schedules, &tasks, broken, note);
     let alerts = alerts(raw.alerts, folder, broken, note);
     let alert_interval = raw.server.alert_interval.map_or(ALERT_INTERVAL, |length| length.0);
@@ -197,6 +200,7 @@ fn check(
         lease,
         queues,
         tasks,
+        sources,
         schedules,
         alerts,
         alert_interval,
@@ -232,8 +236,12 @@ fn store_url(store: RawStore, note: &mut impl FnMut(&str, String)) -> String {
 }
 
 /// The token, by reference: it never stands in the file itself.
-fn token(server: &RawServer, folder: &Path, note: &mut impl FnMut(&str, String)) -> Option<Secret> {
-    secret(
+fn token(
+    server: &RawServer,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Secrets> {
+    secrets(
         &server.token_env,
         &server.token_file,
         folder,
@@ -242,32 +250,29 @@ fn token(server: &RawServer, folder: &Path, note: &mut impl FnMut(&str, String))
     )
 }
 
-/// Reads a secret from a variable or a file.
-pub(super) fn secret(
+/// Reads secrets from a variable or a file.
+pub(super) fn secrets(
     env: &Option<String>,
     file: &Option<String>,
     folder: &Path,
     fields: [&str; 2],
     note: &mut impl FnMut(&str, String),
-) -> Option<Secret> {
+) -> Option<Secrets> {
     let [env_field, file_field] = fields;
-    let (field, text) = match (env, file) {
+    let (field, read) = match (env, file) {
         (Some(_), Some(_)) => {
             note(env_field, "give a variable or a file, not both".to_owned());
             return None;
         }
         (Some(name), None) => {
-            (env_field, std::env::var(name).map_err(|_| format!("the variable {name} is not set")))
+            let unset =
+                |_| quell::Error::invalid("secret", format!("the variable {name} is not set"));
+            (env_field, std::env::var(name).map_err(unset).and_then(|text| Secrets::of_text(&text)))
         }
-        (None, Some(path)) => (
-            file_field,
-            std::fs::read_to_string(folder.join(path))
-                .map_err(|error| format!("the file {path} cannot be read: {error}")),
-        ),
+        (None, Some(path)) => (file_field, Secrets::of_file(&folder.join(path))),
         (None, None) => return None,
     };
-    let read = text.and_then(|text| Secret::new(&text).map_err(|error| error.to_string()));
-    read.map_err(|message| note(field, message)).ok()
+    known(read, field, note)
 }
 
 fn queues(

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quell::queue::{QueueInfo, QueueSettings, Rate};
+use quell::queue::{QueueSettings, Rate};
 use quell::trigger::Thresholds;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -89,14 +89,6 @@ pub(crate) fn write(settings: &QueueSettings) -> Map<String, Value> {
         ("debounce", settings.debounce.map_or(Value::Null, thresholds)),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-/// A queue as it is shown.
-pub(crate) fn show(queue: &QueueInfo) -> Value {
-    let mut shown = Map::new();
-    shown.insert("name".to_owned(), json!(queue.name));
-    shown.extend(write(&queue.settings));
-    Value::Object(shown)
 }
 
 /// The settings with the fields of `patch` in place of their own; null takes one away.

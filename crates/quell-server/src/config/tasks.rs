@@ -11,9 +11,10 @@ use serde::Deserialize;
 use super::DeclaredTask;
 use super::fold::parse_fold;
 use super::key_template::KeyTemplate;
-use super::parse::{known, secret};
+use super::parse::{known, secrets};
 use super::queues::Length;
 use crate::handlers::{Allowed, Exec, Handler, Http, HttpSettings};
+use crate::secrets::Secrets;
 
 /// How much longer than its timeout an attempt may take to end in good order.
 const WRAP_UP: Duration = Duration::from_secs(5);
@@ -358,8 +359,13 @@ pub(super) fn http(
     let fields = [format!("{path}.http.secret_env"), format!("{path}.http.secret_file")];
     let named = raw.secret_env.is_some() || raw.secret_file.is_some();
     let [env_field, file_field] = &fields;
-    let secret = secret(&raw.secret_env, &raw.secret_file, folder, [env_field, file_field], note);
-    if named && secret.is_none() {
+    let secrets = secrets(&raw.secret_env, &raw.secret_file, folder, [env_field, file_field], note);
+    if named && secrets.is_none() {
+        return None;
+    }
+    if let Some(error) = secrets.as_ref().and_then(unusable) {
+        let field = if raw.secret_env.is_some() { env_field } else { file_field };
+        note(field, error.to_string());
         return None;
     }
     let allow = raw.allow.iter().map(|entry| entry.parse::<Allowed>()).collect();
@@ -367,7 +373,7 @@ pub(super) fn http(
         url: raw.url,
         method: raw.method.unwrap_or_else(|| "POST".to_owned()),
         headers: raw.headers,
-        secret,
+        secrets,
         allow: known(allow, &format!("{path}.http.allow"), note)?,
         timeout: timeout.unwrap_or(HTTP_TIMEOUT),
     };
@@ -378,4 +384,9 @@ pub(super) fn http(
             None
         }
     }
+}
+
+/// Why one of the secrets cannot sign.
+fn unusable(secrets: &Secrets) -> Option<quell::Error> {
+    secrets.current().iter().find_map(|secret| secret.signing_key().err())
 }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::guard::{Held, Start};
 use super::output::{MOST, Printed, output, too_large};
 use super::{Invocation, MAX_OUTPUT, tail};
 
@@ -67,14 +68,16 @@ impl Exec {
         cancelled: &CancellationToken,
         stopping: &CancellationToken,
     ) -> Result<Printed, TaskError> {
+        let start = Start::of_this_process();
         let mut child = command.spawn().map_err(|error| self.cannot_start(&error))?;
-        let group = Group::of(&child);
+        let group = Group::of(&child, &start).map_err(|error| self.cannot_start(&error))?;
         let (stdout, stderr) = (Tail::of(MOST), Tail::of(4 * MAX_OUTPUT));
         let io = {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             let feed = async move {
                 if let Some(mut input) = input {
                     // A command need not read its input.
+                    let _started = input.write_all(start.prefix()).await;
                     let _unread = input.write_all(&payload).await;
                 }
             };
@@ -122,6 +125,8 @@ impl Exec {
         command.env("QUELL_JOB", call.job.to_string());
         command.env("QUELL_KEY", call.key.as_ref().map_or("", |key| key.as_str()));
         command.env("QUELL_ATTEMPT", call.attempt.to_string());
+        command.env("QUELL_STARTS", call.starts.to_string());
+        command.env("QUELL_FENCING_TOKEN", call.fencing_token.to_string());
         command.env("QUELL_TRIGGERS", call.triggers.to_string());
         command.env("QUELL_FIRST_AT", call.first_at.to_string());
         command.env("QUELL_DUE_AT", call.due_at.to_string());
@@ -142,9 +147,8 @@ impl Exec {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(TaskError::permanent("the task's command is empty"));
         };
-        let mut command = Command::new(program);
+        let mut command = Start::of_this_process().command(program, arguments);
         command
-            .args(arguments)
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -166,6 +170,12 @@ impl Exec {
 
     fn cannot_start(&self, error: &std::io::Error) -> TaskError {
         let program = self.command.first().map_or("", String::as_str);
+        if let Some(cwd) = self.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+            let cwd = cwd.display();
+            return TaskError::retry(format!(
+                "the folder {cwd} of command {program:?} is not there"
+            ));
+        }
         TaskError::retry(format!("command {program:?} cannot be run: {error}"))
     }
 
@@ -209,15 +219,20 @@ async fn with<T>(side: impl Unpin + FusedFuture, main: impl Future<Output = T>) 
 }
 
 /// A command's process group; dropping it kills what is left of the group.
-struct Group(Option<Pid>);
+struct Group {
+    id: Option<Pid>,
+    /// Let go after the group was killed.
+    _held: Held,
+}
 
 impl Group {
-    fn of(child: &Child) -> Self {
-        Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
+    fn of(child: &Child, start: &Start) -> std::io::Result<Self> {
+        let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Ok(Group { id, _held: start.hold(id)? })
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
+        if let Some(group) = self.id {
             // It may have ended by itself.
             let _ended = kill_process_group(group, signal);
         }

@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::egress::{Allowed, Guard, forbidden, may_connect};
 use super::output::{MOST, Printed, output, too_large};
-use super::{Invocation, MAX_OUTPUT, Secret, tail};
+use super::signature::signatures;
+use super::{Invocation, MAX_OUTPUT, tail};
+use crate::config::engine::sha256;
+use crate::secrets::Secrets;
 
 /// What to call, as the configuration says it.
 #[derive(Clone, Debug)]
@@ -24,8 +27,8 @@ pub struct HttpSettings {
     pub method: String,
     /// Headers to send.
     pub headers: BTreeMap<String, String>,
-    /// The key that signs the body.
-    pub secret: Option<Secret>,
+    /// The secrets that sign the body.
+    pub secrets: Option<Secrets>,
     /// What may be connected to although it is not public.
     pub allow: Vec<Allowed>,
     /// How long the call may take.
@@ -38,7 +41,7 @@ pub struct Http {
     client: Client,
     url: Url,
     method: Method,
-    secret: Option<Secret>,
+    secrets: Option<Secrets>,
     allow: Arc<[Allowed]>,
     timeout: Duration,
 }
@@ -70,8 +73,8 @@ impl Http {
             .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| bad_url("has no usable client").with_source(error))?;
-        let HttpSettings { secret, timeout, .. } = settings;
-        Ok(Http { client, url, method, secret, allow, timeout })
+        let HttpSettings { secrets, timeout, .. } = settings;
+        Ok(Http { client, url, method, secrets, allow, timeout })
     }
 
     /// Calls the URL once. The body of the answer is the output, where its content type is JSON and it
@@ -132,19 +135,20 @@ impl Http {
 
     fn request(&self, call: &Invocation) -> Result<RequestBuilder, TaskError> {
         let body = call.payload.as_str().as_bytes().to_vec();
-        // The same for every attempt of the same triggers, so that a receiver can deduplicate.
-        let id = format!("quell-{}-{}", call.job, call.triggers);
         let mut request = self
-            .signed(&id, body)?
+            .signed(&message_id(call), body)?
             .header("content-type", "application/json")
             .header("quell-task", call.task.as_str())
+            .header("quell-queue", call.queue.as_str())
             .header("quell-job", call.job.to_string())
             .header("quell-attempt", call.attempt)
-            .header("quell-triggers", call.triggers);
-        if let Some(key) = &call.key
-            && let Ok(value) = HeaderValue::from_bytes(key.as_str().as_bytes())
-        {
-            request = request.header("quell-key", value);
+            .header("quell-starts", call.starts)
+            .header("quell-fencing-token", call.fencing_token.to_string())
+            .header("quell-triggers", call.triggers)
+            .header("quell-first-at", call.first_at.to_string())
+            .header("quell-due-at", call.due_at.to_string());
+        if let Some(key) = &call.key {
+            request = request.header("quell-key", ascii(key.as_str()));
         }
         if !call.traces.is_empty() {
             request = request.header("quell-traces", call.trace_parents().join(", "));
@@ -168,12 +172,33 @@ impl Http {
             .request(self.method.clone(), self.url.clone())
             .header("webhook-id", id)
             .header("webhook-timestamp", timestamp);
-        if let Some(secret) = &self.secret {
-            let signature = secret.sign(id, timestamp, &body).map_err(TaskError::permanent)?;
+        if let Some(secrets) = &self.secrets {
+            let signature = signatures(&secrets.current(), id, timestamp, &body);
+            let signature = signature.map_err(TaskError::permanent)?;
             request = request.header("webhook-signature", signature);
         }
         Ok(request.body(body))
     }
+}
+
+/// The id of a message: the same for every attempt of the same triggers with the same payload, so that a receiver
+/// can deduplicate, and another one for what another store sends.
+fn message_id(call: &Invocation) -> String {
+    let (job, triggers, first_at) = (call.job, call.triggers, call.first_at);
+    let digest = sha256(format!("{first_at} {}", call.payload.as_str()).as_bytes());
+    format!("quell-{job}-{triggers}-{}", digest.get(..16).unwrap_or_default())
+}
+
+/// A text as a header's value: percent-encoded (RFC 3986) where it is not visible ASCII, and so is `%`.
+fn ascii(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'!'..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
 }
 
 fn headers(wanted: &BTreeMap<String, String>) -> Result<HeaderMap> {

@@ -4,13 +4,15 @@
 
 mod egress;
 mod exec;
+pub mod guard;
 mod http;
 mod notice;
 mod output;
-mod signature;
+pub(crate) mod signature;
 
 use std::time::Duration;
 
+use quell::store::LeaseToken;
 use quell::trigger::{TraceContext, Traces};
 use quell::{Ctx, JobId, Key, Payload, QueueName, TaskError, TaskName, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,6 @@ pub use exec::Exec;
 pub(crate) use exec::GRACE;
 pub use http::{Http, HttpSettings};
 pub use notice::Message;
-pub use signature::Secret;
 
 /// The most of an output that is kept with a failed attempt, in bytes.
 pub(crate) const MAX_OUTPUT: usize = 8 << 10;
@@ -47,6 +48,10 @@ pub struct Invocation {
     pub key: Option<Key>,
     /// Which attempt it is, from 1.
     pub attempt: u32,
+    /// How often the job has started, this attempt included.
+    pub starts: u64,
+    /// What no other attempt of the job has (R21).
+    pub fencing_token: LeaseToken,
     /// How many triggers it covers.
     pub triggers: u64,
     /// The first of them.
@@ -78,6 +83,8 @@ impl Invocation {
             job: ctx.job(),
             key: ctx.key().cloned(),
             attempt: ctx.attempt(),
+            starts: ctx.starts(),
+            fencing_token: ctx.fencing_token(),
             triggers: ctx.triggers(),
             first_at: ctx.first_at(),
             due_at: ctx.due_at(),

@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Path, State};
 use quell::alert::{AlertName, AlertRow};
-use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
 use crate::view;
 
 /// `GET /v1/alerts`: those that this server declares, and those that others left in the store.
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Alerts>, ApiError> {
     let rows = api.quell.store().alerts().await?.into_iter();
     let mut rows: BTreeMap<AlertName, AlertRow> = rows.map(|row| (row.name.clone(), row)).collect();
     let mut shown = Vec::new();
     for declared in &*api.alerts {
         let row = rows.remove(&declared.alert.name);
-        shown.push(view::alert(Some(&declared.alert), row.as_ref()));
+        shown.push(view::Alert::new(Some(&declared.alert), row.as_ref()));
     }
-    shown.extend(rows.values().map(|row| view::alert(None, Some(row))));
-    Ok(Json(json!({ "alerts": shown })))
+    shown.extend(rows.values().map(|row| view::Alert::new(None, Some(row))));
+    Ok(Json(view::Alerts { alerts: shown }))
 }
 
 /// `DELETE /v1/alerts/{name}`: removes its state and the notices that wait for a sink. A declared
@@ -29,7 +28,7 @@ pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError
 pub(super) async fn forget(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::ForgottenAlert>, ApiError> {
     let name = AlertName::new(name)?;
     loop {
         let rows = api.quell.store().alerts().await?;
@@ -40,7 +39,7 @@ pub(super) async fn forget(
             ));
         };
         if api.quell.store().set_alert(&name, row.version, None).await? {
-            return Ok(Json(json!({ "alert": name, "forgotten": true })));
+            return Ok(Json(view::ForgottenAlert { alert: name, forgotten: true }));
         }
     }
 }

@@ -9,13 +9,19 @@ use axum::response::{IntoResponse, Response};
 
 use super::Api;
 use super::error::ApiError;
+use crate::secrets::Secrets;
 
 /// Admits a request, or refuses it with the reason.
 pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let mut answer = match check(&api, &request) {
+    match check(&api, &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
-    };
+    }
+}
+
+/// Keeps responses out of caches and other pages, and names the scheme where a token is asked for.
+pub(super) async fn private(request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
     let headers = answer.headers_mut();
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
@@ -56,11 +62,11 @@ fn names_this_server(api: &Api, headers: &HeaderMap) -> bool {
 }
 
 /// Compares in constant time: the duration of a refusal reveals nothing of the token.
-fn presents(headers: &HeaderMap, token: &crate::handlers::Secret) -> bool {
+fn presents(headers: &HeaderMap, token: &Secrets) -> bool {
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
-    let Ok(shown) = crate::handlers::Secret::new(shown) else { return false };
-    shown.same(token)
+    let Some((scheme, shown)) = shown.and_then(|value| value.split_once(' ')) else { return false };
+    // The scheme in any case: RFC 9110, section 11.1.
+    scheme.eq_ignore_ascii_case("bearer") && token.have(shown.trim().as_bytes())
 }
 
 fn comes_from_a_foreign_page(headers: &HeaderMap) -> bool {

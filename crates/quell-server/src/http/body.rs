@@ -66,7 +66,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// How deep a JSON text nests, without parsing it.
-fn depth(text: &[u8]) -> usize {
+pub(crate) fn depth(text: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut in_text, mut escaped) = (false, false);
     for byte in text {

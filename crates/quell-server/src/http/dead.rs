@@ -6,11 +6,10 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive};
+use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::body::{JsonBody, parse};
@@ -76,8 +75,12 @@ impl Asked {
         Ok(filter)
     }
 
-    fn of_query(query: Result<Query<Pairs>, QueryRejection>) -> Result<DeadFilter, ApiError> {
+    /// The filter of a query, and whether payloads are wanted.
+    fn of_query(
+        query: Result<Query<Pairs>, QueryRejection>,
+    ) -> Result<(DeadFilter, bool), ApiError> {
         let mut query = Parameters::read(query)?;
+        let whole = query.take_payload()?;
         let time = |name: &'static str| {
             move |text: String| {
                 text.parse::<jiff::Timestamp>().map_err(|error| {
@@ -103,7 +106,7 @@ impl Asked {
             reason: None,
         };
         query.end()?;
-        asked.filter()
+        Ok((asked.filter()?, whole))
     }
 }
 
@@ -120,65 +123,57 @@ fn limit(limit: usize) -> Result<usize, ApiError> {
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let filter = Asked::of_query(query)?;
+) -> Result<Json<view::DeadJobs>, ApiError> {
+    let (filter, whole) = Asked::of_query(query)?;
     let jobs = api.quell.dead().list(&filter).await?;
     let matching = api.quell.dead().count(&filter).await?;
-    Ok(Json(view::dead(&jobs, &filter, matching)))
+    Ok(Json(view::DeadJobs::new(&jobs, &filter, matching, whole)))
 }
 
 /// `GET /v1/dead/causes?…`: the causes of death with their numbers, the most frequent `limit` first.
 pub(super) async fn causes(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let filter = Asked::of_query(query)?;
+) -> Result<Json<view::Causes>, ApiError> {
+    let (filter, _) = Asked::of_query(query)?;
     let found = api.quell.dead().causes(&filter).await?;
-    Ok(Json(view::dead_causes(&found, filter.page())))
+    Ok(Json(view::Causes::new(&found, filter.page())))
 }
 
 /// `GET /v1/dead/exports?…`: the same with every detail, as an export has it.
 pub(super) async fn export(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let (exports, next) = api.quell.dead().exports(&Asked::of_query(query)?).await?;
-    Ok(Json(json!({ EXPORTED: exports, "next_before": next.map(|place| place.to_string()) })))
+) -> Result<Json<view::Exports>, ApiError> {
+    let (filter, _) = Asked::of_query(query)?;
+    let (exports, next) = api.quell.dead().exports(&filter).await?;
+    Ok(Json(view::Exports { exports, next_before: next.map(|place| place.to_string()) }))
 }
 
 /// `POST /v1/dead/redrive`: one page of those that match.
 pub(super) async fn redrive(
     State(api): State<Api>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Swept>, ApiError> {
     let body = body.read()?;
     let asked: Asked = parse(&body)?;
     if asked.reason.is_some() {
         return Err(ApiError::invalid("reason", "a redrive takes no reason: leave it out"));
     }
     let swept = api.quell.dead().redrive_page(&asked.filter()?).await?;
-    Ok(Json(swept_json("redriven", &swept)))
+    Ok(Json(view::Swept::redriven(&swept)))
 }
 
 /// `POST /v1/dead/discard`: one page of those that match, for good, with a reason.
 pub(super) async fn discard(
     State(api): State<Api>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Swept>, ApiError> {
     let body = body.read()?;
     let mut asked: Asked = parse(&body)?;
     let reason = reason(asked.reason.take())?;
     let swept = api.quell.dead().discard_page(&asked.filter()?, &reason).await?;
-    Ok(Json(swept_json("discarded", &swept)))
-}
-
-fn swept_json(done: &str, swept: &BulkResult) -> Value {
-    json!({
-        done: swept.done,
-        "skipped": swept.skipped,
-        "failed": swept.failed,
-        "next_before": swept.next.map(|place| place.to_string()),
-    })
+    Ok(Json(view::Swept::discarded(&swept)))
 }
 
 fn reason(reason: Option<String>) -> Result<String, ApiError> {
@@ -191,7 +186,7 @@ fn reason(reason: Option<String>) -> Result<String, ApiError> {
 pub(super) async fn import(
     State(api): State<Api>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Imported>, ApiError> {
     let body = body.read()?;
     let Import { exports } = parse(&body)?;
     if exports.len() > MAX_EXPORTS {
@@ -200,12 +195,7 @@ pub(super) async fn import(
         return Err(ApiError::invalid(EXPORTED, message));
     }
     let imported = api.quell.dead().import(&exports).await?;
-    let known = imported.iter().filter(|one| one.known).count();
-    Ok(Json(json!({
-        "imported": imported.len().saturating_sub(known),
-        "known": known,
-        "jobs": imported,
-    })))
+    Ok(Json(view::Imported::new(imported)))
 }
 
 /// `POST /v1/jobs/{id}/redrive`, with another payload where the body brings one (R26).
@@ -213,14 +203,14 @@ pub(super) async fn redrive_one(
     State(api): State<Api>,
     Path(id): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Redriven>, ApiError> {
     let id = id.parse::<JobId>()?;
     let body = body.read_if_any()?;
     let edited = body.as_deref().map(parse::<Edited<'_>>).transpose()?;
     let payload =
         edited.and_then(|edited| edited.payload).map(|payload| Payload::from_stored(payload.get()));
     let became = api.quell.dead().redrive(Redrive { id, payload }).await?;
-    Ok(Json(json!({ "job": id, "became": became })))
+    Ok(Json(view::Redriven { job: id, became }))
 }
 
 /// `POST /v1/jobs/{id}/discard`, with a reason.
@@ -228,10 +218,10 @@ pub(super) async fn discard_one(
     State(api): State<Api>,
     Path(id): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::DiscardedJob>, ApiError> {
     let id = id.parse::<JobId>()?;
     let body = body.read()?;
     let Why { reason: why } = parse(&body)?;
     api.quell.dead().discard(id, &reason(why)?).await?;
-    Ok(Json(json!({ "job": id, "discarded": true })))
+    Ok(Json(view::DiscardedJob { job: id, discarded: true }))
 }

@@ -3,7 +3,8 @@
 //! Errors of the store or of Quell itself are logged under the id; the caller gets the id only.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell::ErrorKind;
 use serde_json::json;
@@ -39,6 +40,11 @@ impl ApiError {
 
     pub(crate) fn not_found(field: &str, message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, field, message)
+    }
+
+    /// What is said of it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// The same for one member of a batch.
@@ -113,6 +119,10 @@ impl IntoResponse for ApiError {
         let body = json!({
             "error": { "kind": kind, "field": field, "message": message, "id": id }
         });
-        (status, Json(body)).into_response()
+        let mut response = (status, Json(body)).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }

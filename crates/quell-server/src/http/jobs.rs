@@ -1,22 +1,20 @@
 //! Reading jobs, and what an operator does to one.
 
+use super::Api;
+use super::error::ApiError;
+use crate::view;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use quell::job::{ExplainTarget, Explanation, JobFilter};
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
-use serde_json::{Value, json};
 
-use super::Api;
-use super::error::ApiError;
-use crate::view;
-
-/// `GET /v1/jobs?task=&queue=&state=&key=&before=&limit=`.
+/// `GET /v1/jobs?task=&queue=&state=&key=&before=&limit=&payload=`.
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Jobs>, ApiError> {
     let mut query = Parameters::read(query)?;
     let filter = JobFilter {
         task: query.take("task", TaskName::new)?,
@@ -26,12 +24,10 @@ pub(super) async fn list(
         before: query.take("before", |text| text.parse::<JobId>())?,
         limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
     };
+    let whole = query.take_payload()?;
     query.end()?;
     let jobs = api.quell.store().jobs(&filter).await?;
-    let full = jobs.len() == filter.page();
-    let next = jobs.last().filter(|_| full).map(|job| job.id);
-    let shown: Vec<Value> = jobs.iter().map(view::job).collect();
-    Ok(Json(json!({ "jobs": shown, "next_before": next })))
+    Ok(Json(view::Jobs::new(&jobs, &filter, whole)))
 }
 
 fn state(text: &str) -> quell::Result<JobState> {
@@ -74,6 +70,12 @@ impl Parameters {
         Ok(Some(value))
     }
 
+    /// Whether payloads and outputs are wanted: `payload=true`.
+    pub(super) fn take_payload(&mut self) -> Result<bool, ApiError> {
+        let wrong = |_| quell::Error::invalid("payload", "payload is true or false");
+        Ok(self.take("payload", |text| text.parse::<bool>().map_err(wrong))?.unwrap_or_default())
+    }
+
     /// Refuses unknown parameters: a filter with a typo would show everything.
     pub(super) fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().next() {
@@ -90,7 +92,7 @@ impl Parameters {
 pub(super) async fn show(
     State(api): State<Api>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Explanation>, ApiError> {
     explanation(&api, ExplainTarget::Job(id.parse::<JobId>()?)).await
 }
 
@@ -98,7 +100,7 @@ pub(super) async fn show(
 pub(super) async fn explain(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Explanation>, ApiError> {
     let mut query = Parameters::read(query)?;
     let id = query.take("id", |text| match text.parse::<TriggerId>() {
         Ok(trigger) => Ok(ExplainTarget::Trigger(trigger)),
@@ -116,7 +118,10 @@ pub(super) async fn explain(
     }
 }
 
-async fn explanation(api: &Api, target: ExplainTarget) -> Result<Json<Value>, ApiError> {
+async fn explanation(
+    api: &Api,
+    target: ExplainTarget,
+) -> Result<Json<view::Explanation>, ApiError> {
     let found: Option<Explanation> = api.quell.store().explain(&target).await?;
     let found = found.ok_or_else(|| {
         ApiError::not_found(
@@ -124,15 +129,15 @@ async fn explanation(api: &Api, target: ExplainTarget) -> Result<Json<Value>, Ap
             "nothing is known of it: no such job, or it was removed or discarded",
         )
     })?;
-    Ok(Json(view::explanation(&found)))
+    Ok(Json(view::Explanation::from(&found)))
 }
 
 /// `POST /v1/jobs/{id}/cancel`.
 pub(super) async fn cancel(
     State(api): State<Api>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::CancelledJob>, ApiError> {
     let id = id.parse::<JobId>()?;
     api.quell.store().cancel(None, id, "cancelled over HTTP").await?;
-    Ok(Json(json!({ "job": id, "state": "cancelled" })))
+    Ok(Json(view::CancelledJob { job: id, state: JobState::Cancelled }))
 }

@@ -15,6 +15,7 @@ pub mod metrics;
 mod queues;
 mod results;
 mod schedules;
+mod sources;
 mod triggers;
 mod unreadable;
 mod workers;
@@ -35,9 +36,11 @@ use quell::{ErrorKind, Quell, TaskName};
 
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
-use crate::handlers::Secret;
+use crate::secrets::Secrets;
+pub(crate) use body::depth;
 pub use dead::EXPORTED;
 use error::ApiError;
+pub use sources::Sources;
 
 /// How long a request may take, its body included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,12 +55,14 @@ pub struct Api {
     pub quell: Quell,
     /// The declared tasks.
     pub tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// The webhook sources.
+    pub sources: Arc<Sources>,
     /// The declared alerts.
     pub alerts: Arc<[DeclaredAlert]>,
     /// The metrics page.
     pub metrics: PrometheusHandle,
-    /// The bearer token of callers.
-    pub token: Option<Secret>,
+    /// The bearer tokens of callers.
+    pub token: Option<Secrets>,
     /// Host names that requests may name.
     pub hosts: Arc<[String]>,
     /// The largest body, in bytes.
@@ -120,8 +125,11 @@ pub fn router(api: Api) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(max_body))
-        .layer(from_fn(bounds::bounds))
         .layer(from_fn_with_state(api.clone(), auth::admit))
+        // Sources have proofs and bounds of their own.
+        .merge(sources::routes())
+        .layer(from_fn(bounds::bounds))
+        .layer(from_fn(auth::private))
         .with_state(api)
 }
 

@@ -4,18 +4,18 @@ use axum::Json;
 use axum::extract::{Path, State};
 use quell::queue::{QueueSettings, TaskSettings};
 use quell::{QueueName, TaskName};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Api;
 use super::body::{JsonBody, malformed, parse};
 use super::error::ApiError;
-use crate::config::queues::{patched, show};
+use crate::config::queues::patched;
+use crate::view;
 
 /// `GET /v1/queues`.
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Queues>, ApiError> {
     let queues = api.quell.queues().await?;
-    let shown: Vec<Value> = queues.iter().map(show).collect();
-    Ok(Json(json!({ "queues": shown })))
+    Ok(Json(view::Queues { queues: queues.iter().map(view::Queue::from).collect() }))
 }
 
 /// `PUT /v1/queues/{name}`: these settings and no others.
@@ -23,7 +23,7 @@ pub(super) async fn put(
     State(api): State<Api>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Queue>, ApiError> {
     let body = body.read()?;
     let fields: Map<String, Value> = parse(&body)?;
     let text = patched(&QueueSettings::default(), fields).map_err(|e| malformed(".", &e))?;
@@ -35,7 +35,7 @@ pub(super) async fn patch(
     State(api): State<Api>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Queue>, ApiError> {
     let body = body.read()?;
     let patch: Map<String, Value> = parse(&body)?;
     let name = QueueName::new(name)?;
@@ -47,10 +47,10 @@ pub(super) async fn patch(
 pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::DeletedQueue>, ApiError> {
     let name = QueueName::new(name)?;
     if api.quell.store().delete_queue(&name).await? {
-        Ok(Json(json!({ "queue": name, "deleted": true })))
+        Ok(Json(view::DeletedQueue { queue: name, deleted: true }))
     } else {
         Err(no_queue())
     }
@@ -60,7 +60,7 @@ pub(super) async fn delete(
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Queue>, ApiError> {
     set_paused(&api, name, true).await
 }
 
@@ -68,11 +68,11 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Queue>, ApiError> {
     set_paused(&api, name, false).await
 }
 
-async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Json<Value>, ApiError> {
+async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Json<view::Queue>, ApiError> {
     let name = QueueName::new(name)?;
     let settings = known(api, &name).await?;
     set(api, &name, QueueSettings { paused, ..settings }).await
@@ -90,26 +90,26 @@ async fn set(
     api: &Api,
     name: &QueueName,
     settings: QueueSettings,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Queue>, ApiError> {
     api.quell.store().set_queue(name, &settings).await?;
-    Ok(Json(show(&quell::queue::QueueInfo { name: name.clone(), settings })))
+    Ok(Json(view::Queue::from(&quell::queue::QueueInfo { name: name.clone(), settings })))
 }
 
 /// `GET /v1/tasks`: those that the store knows or this server declares.
-pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<view::Tasks>, ApiError> {
     let known = api.quell.tasks().await?;
     let mut settings: std::collections::BTreeMap<TaskName, TaskSettings> =
         api.tasks.keys().map(|name| (name.clone(), TaskSettings::default())).collect();
     settings.extend(known.into_iter().map(|task| (task.name, task.settings)));
-    let shown: Vec<Value> = settings.iter().map(|(name, set)| show_task(name, set)).collect();
-    Ok(Json(json!({ "tasks": shown })))
+    let shown = settings.iter().map(|(name, set)| show_task(name, set)).collect();
+    Ok(Json(view::Tasks { tasks: shown }))
 }
 
 /// `POST /v1/tasks/{task}/pause` (R33).
 pub(super) async fn pause_task(
     State(api): State<Api>,
     Path(task): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Task>, ApiError> {
     set_task(&api, &task, TaskSettings { paused: true }).await
 }
 
@@ -117,11 +117,15 @@ pub(super) async fn pause_task(
 pub(super) async fn resume_task(
     State(api): State<Api>,
     Path(task): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Task>, ApiError> {
     set_task(&api, &task, TaskSettings { paused: false }).await
 }
 
-async fn set_task(api: &Api, task: &str, settings: TaskSettings) -> Result<Json<Value>, ApiError> {
+async fn set_task(
+    api: &Api,
+    task: &str,
+    settings: TaskSettings,
+) -> Result<Json<view::Task>, ApiError> {
     let name = TaskName::new(task)?;
     let known = api.tasks.contains_key(&name)
         || api.quell.tasks().await?.iter().any(|known| known.name == name);
@@ -136,6 +140,6 @@ async fn set_task(api: &Api, task: &str, settings: TaskSettings) -> Result<Json<
     Ok(Json(show_task(&name, &settings)))
 }
 
-fn show_task(name: &TaskName, settings: &TaskSettings) -> Value {
-    json!({ "name": name, "paused": settings.paused })
+fn show_task(name: &TaskName, settings: &TaskSettings) -> view::Task {
+    view::Task { name: name.clone(), paused: settings.paused }
 }

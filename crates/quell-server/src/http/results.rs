@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use quell::JobId;
-use serde_json::Value;
 
 use super::Api;
 use super::error::ApiError;
@@ -22,13 +21,13 @@ pub(super) async fn result(
     State(api): State<Api>,
     Path(id): Path<String>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::ResultOfJob>, ApiError> {
     let mut query = Parameters::read(query)?;
     let wait = query.take("wait", |text| wait(&text))?;
     query.end()?;
     let id = id.parse::<JobId>()?;
     let result = api.quell.result(id, wait.unwrap_or_default()).await?;
-    Ok(Json(view::result(&result)))
+    Ok(Json(view::ResultOfJob::from(&result)))
 }
 
 fn wait(text: &str) -> quell::Result<Duration> {

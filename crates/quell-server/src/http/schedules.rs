@@ -9,12 +9,11 @@ use quell::{ErrorKind, Payload, Timestamp, When};
 use quell_core::schedule::no_such_schedule;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::body::{JsonBody, parse};
 use super::error::ApiError;
-use super::triggers::{known_task, length, show as show_receipt};
+use super::triggers::{known_task, length};
 use crate::view;
 
 /// A schedule as callers write it.
@@ -43,19 +42,18 @@ struct Range {
 }
 
 /// `GET /v1/schedules`.
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Schedules>, ApiError> {
     let known = api.quell.store().schedules().await?;
-    let shown: Vec<Value> = known.iter().map(view::schedule).collect();
-    Ok(Json(json!({ "schedules": shown })))
+    Ok(Json(view::Schedules::from(&*known)))
 }
 
 /// `GET /v1/schedules/{name}`.
 pub(super) async fn show(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Schedule>, ApiError> {
     let info = find(&api, &ScheduleName::new(name)?).await?;
-    Ok(Json(view::schedule(&info)))
+    Ok(Json(view::Schedule::from(&info)))
 }
 
 /// `PUT /v1/schedules/{name}`: makes it, or changes it; it stays paused where it was.
@@ -63,7 +61,7 @@ pub(super) async fn set(
     State(api): State<Api>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Schedule>, ApiError> {
     let (name, body) = named(name, body)?;
     let asked: Asked<'_> = parse(&body)?;
     let (_, task) = known_task(&api, &asked.task)?;
@@ -82,24 +80,24 @@ pub(super) async fn set(
     let schedule = Schedule { name, spec: parts.spec()?, catch_up: asked.catch_up, trigger };
     let name = schedule.name.clone();
     api.quell.set_schedule(schedule).await?;
-    Ok(Json(view::schedule(&find(&api, &name).await?)))
+    Ok(Json(view::Schedule::from(&find(&api, &name).await?)))
 }
 
 /// `DELETE /v1/schedules/{name}`.
 pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::DeletedSchedule>, ApiError> {
     let name = ScheduleName::new(name)?;
     known(api.quell.store().delete_schedule(None, &name).await)?;
-    Ok(Json(json!({ "schedule": name, "deleted": true })))
+    Ok(Json(view::DeletedSchedule { schedule: name, deleted: true }))
 }
 
 /// `POST /v1/schedules/{name}/pause`.
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Schedule>, ApiError> {
     switch(&api, name, ScheduleState::Paused).await
 }
 
@@ -107,7 +105,7 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Schedule>, ApiError> {
     switch(&api, name, ScheduleState::Active).await
 }
 
@@ -115,11 +113,11 @@ pub(super) async fn resume(
 pub(super) async fn run(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Receipt>, ApiError> {
     let name = ScheduleName::new(name)?;
     let info = find(&api, &name).await?;
     let receipt = known(api.quell.store().run_schedule(None, &name).await)?;
-    Ok(Json(show_receipt(&info.schedule.trigger.task, &receipt)))
+    Ok(Json(view::Receipt::new(&info.schedule.trigger.task, &receipt)))
 }
 
 /// `POST /v1/schedules/{name}/backfill`: the ticks of a range that have not fired.
@@ -127,11 +125,11 @@ pub(super) async fn backfill(
     State(api): State<Api>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Backfilled>, ApiError> {
     let (name, body) = named(name, body)?;
     let Range { from, to } = parse(&body)?;
     let fired = api.quell.store().backfill(None, &name, moment(from), moment(to)).await;
-    Ok(Json(json!({ "schedule": name, "fired": known(fired)? })))
+    Ok(Json(view::Backfilled { schedule: name, fired: known(fired)? }))
 }
 
 /// The name in a path, and the body for it: a name that cannot be is reported first.
@@ -139,10 +137,14 @@ fn named(name: String, body: JsonBody) -> Result<(ScheduleName, Bytes), ApiError
     Ok((ScheduleName::new(name)?, body.read()?))
 }
 
-async fn switch(api: &Api, name: String, state: ScheduleState) -> Result<Json<Value>, ApiError> {
+async fn switch(
+    api: &Api,
+    name: String,
+    state: ScheduleState,
+) -> Result<Json<view::Schedule>, ApiError> {
     let name = ScheduleName::new(name)?;
     known(api.quell.store().set_schedule_state(None, &name, state).await)?;
-    Ok(Json(view::schedule(&find(api, &name).await?)))
+    Ok(Json(view::Schedule::from(&find(api, &name).await?)))
 }
 
 async fn find(api: &Api, name: &ScheduleName) -> Result<ScheduleInfo, ApiError> {

@@ -5,18 +5,17 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell::trigger::{Dedup, NewTrigger, Thresholds, TraceContext};
-use quell::{Batch, Edge, HoldUntil, Key, Payload, Receipt, TaskName, Timestamp, When};
+use quell::{Batch, Edge, HoldUntil, Key, Payload, TaskName, Timestamp, When};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::Api;
-use super::body::{JsonBody, malformed, parse};
+use super::body::{JsonBody, parse};
 use super::error::ApiError;
 use crate::config::DeclaredTask;
 use crate::config::duration;
-use crate::config::key_template::KeyTemplate;
-use crate::view::document;
+use crate::view;
 
 /// One trigger as callers write it.
 #[derive(Debug, Deserialize)]
@@ -50,6 +49,41 @@ enum Until {
     Done,
 }
 
+/// A batch with a dedup key of its own (R17).
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AskedBatch<'a> {
+    #[serde(borrow)]
+    triggers: Vec<Asked<'a>>,
+    dedup: Option<String>,
+    dedup_ttl: Option<String>,
+    dedup_until: Option<Until>,
+}
+
+/// How triggers are written: one, a list, or a batch with a dedup key.
+enum Form {
+    One,
+    List,
+    Batch,
+}
+
+impl Form {
+    /// The form of a body. What is wrong with it, its own parser says.
+    fn of(body: &[u8]) -> Form {
+        #[derive(Deserialize)]
+        struct Peek {
+            triggers: Option<IgnoredAny>,
+        }
+        if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return Form::List;
+        }
+        match serde_json::from_slice(body) {
+            Ok(Peek { triggers: Some(_) }) => Form::Batch,
+            Ok(Peek { triggers: None }) | Err(_) => Form::One,
+        }
+    }
+}
+
 /// `false`, or thresholds of its own.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected false, or an object with min and max")]
@@ -75,8 +109,17 @@ pub(super) async fn trigger(
 ) -> Result<Response, ApiError> {
     let (name, declared) = known_task(&api, &task)?;
     let body = body.read()?;
-    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let mut asked: Vec<Asked<'_>> = if many { parse(&body)? } else { vec![parse(&body)?] };
+    let mut of_batch = DedupText::default();
+    let (many, mut asked): (bool, Vec<Asked<'_>>) = match Form::of(&body) {
+        Form::One => (false, vec![parse(&body)?]),
+        Form::List => (true, parse(&body)?),
+        Form::Batch => {
+            let AskedBatch { triggers, dedup, dedup_ttl, dedup_until } = parse(&body)?;
+            of_batch = DedupText { dedup, dedup_ttl, dedup_until };
+            (true, triggers)
+        }
+    };
+    let of_batch = of_batch.read()?;
     if let Some(key) = key_header(&headers)? {
         let [one] = asked.as_mut_slice() else {
             let message = "the header is for one trigger: give each member a key of its own";
@@ -101,11 +144,17 @@ pub(super) async fn trigger(
             if many { made.map_err(|error| error.at(index)) } else { made }
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let receipts = api.quell.enqueue(Batch { triggers, dedup: None }).await?;
-    let shown: Vec<Value> = receipts.iter().map(|receipt| show(&name, receipt)).collect();
-    let body =
-        if many { Value::Array(shown) } else { shown.into_iter().next().unwrap_or_default() };
-    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+    let receipts = api.quell.enqueue(Batch { triggers, dedup: of_batch }).await?;
+    let mut shown: Vec<view::Receipt> =
+        receipts.iter().map(|receipt| view::Receipt::new(&name, receipt)).collect();
+    let response = match shown.pop() {
+        Some(one) if !many => Json(one).into_response(),
+        last => {
+            shown.extend(last);
+            Json(shown).into_response()
+        }
+    };
+    Ok((StatusCode::ACCEPTED, response).into_response())
 }
 
 /// The key of the header `Idempotency-Key`: a quoted string as the IETF's draft has it, or bare.
@@ -121,7 +170,7 @@ fn key_header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 
 /// The context of the headers `traceparent` and `tracestate`; none where they are malformed, as W3C Trace
 /// Context has it.
-fn trace_headers(headers: &HeaderMap) -> Option<TraceContext> {
+pub(super) fn trace_headers(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all("traceparent").iter();
     let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
     // Several lines are one list, which counts as a whole or not at all.
@@ -146,11 +195,21 @@ pub(super) fn known_task<'a>(
 /// A trigger of the task, as its caller asked for it.
 fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTrigger, ApiError> {
     let debounced = !matches!(asked.debounce, Some(AskedDebounce::On(false)));
-    let key = made("key", task.key.as_ref().filter(|_| debounced), asked)?;
-    let mut trigger = task.checked.trigger(Payload::from_stored(asked.payload.get()), key);
+    let payload = Payload::from_stored(asked.payload.get());
+    let key = if debounced { task.key_of(&payload)? } else { None };
+    let partition = match &asked.partition {
+        Some(named) => Some(
+            Key::new(named).map_err(|error| ApiError::invalid("partition", error.to_string()))?,
+        ),
+        None => task.partition_of(&payload)?,
+    };
+    let mut trigger = task.checked.trigger(payload, key);
+    trigger.partition = partition;
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;
-    trigger.dedup = dedup(asked)?;
+    let dedup = (asked.dedup.clone(), asked.dedup_ttl.clone(), asked.dedup_until);
+    let (dedup, dedup_ttl, dedup_until) = dedup;
+    trigger.dedup = DedupText { dedup, dedup_ttl, dedup_until }.read()?;
     if let Some(AskedTrace { traceparent, tracestate }) = &asked.trace {
         let refused = |error: quell::Error| ApiError::invalid("trace", error.to_string());
         let context = TraceContext::new(traceparent, tracestate.as_deref());
@@ -164,12 +223,6 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTri
         }
         None => trigger = task.checked.with_derived_key(trigger, now)?,
     }
-    trigger.partition = match &asked.partition {
-        Some(named) => Some(
-            Key::new(named).map_err(|error| ApiError::invalid("partition", error.to_string()))?,
-        ),
-        None => made("partition", task.partition.as_ref(), asked)?,
-    };
     if let Some(AskedDebounce::Own(OwnThresholds { min, max })) = &asked.debounce {
         let Some(keyed) = &mut trigger.keyed else {
             return Err(ApiError::invalid("debounce", "the task has no key to debounce by"));
@@ -184,19 +237,6 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTri
     Ok(trigger)
 }
 
-/// What a template of the task makes of the payload.
-fn made(
-    field: &str,
-    template: Option<&KeyTemplate>,
-    asked: &Asked<'_>,
-) -> Result<Option<Key>, ApiError> {
-    let Some(template) = template else { return Ok(None) };
-    let payload: Value =
-        serde_json::from_str(asked.payload.get()).map_err(|e| malformed("payload", &e))?;
-    let made = template.key(&payload);
-    made.map_err(|error| ApiError::invalid(field, format!("the task's {field}: {error}")))
-}
-
 fn when(asked: &Asked<'_>) -> Result<When, ApiError> {
     match (&asked.delay, asked.run_at) {
         (Some(_), Some(_)) => Err(ApiError::invalid("delay", "give delay or run_at, not both")),
@@ -206,57 +246,45 @@ fn when(asked: &Asked<'_>) -> Result<When, ApiError> {
     }
 }
 
-fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
-    let lonely = match asked {
-        Asked { dedup: None, dedup_ttl: Some(_), .. } => Some("dedup_ttl"),
-        Asked { dedup: None, dedup_until: Some(_), .. } => Some("dedup_until"),
-        Asked { .. } => None,
-    };
-    if let Some(field) = lonely {
-        return Err(ApiError::invalid(
-            field,
-            format!("{field} needs `dedup`, the key that it holds"),
-        ));
-    }
-    let until = match (&asked.dedup_ttl, asked.dedup_until) {
-        (Some(_), Some(_)) => {
-            return Err(ApiError::invalid("dedup_ttl", "give dedup_ttl or dedup_until, not both"));
+/// A dedup key and how long it holds, as callers write them.
+#[derive(Default)]
+struct DedupText {
+    dedup: Option<String>,
+    dedup_ttl: Option<String>,
+    dedup_until: Option<Until>,
+}
+
+impl DedupText {
+    fn read(self) -> Result<Option<Dedup>, ApiError> {
+        let lonely = match &self {
+            DedupText { dedup: None, dedup_ttl: Some(_), .. } => Some("dedup_ttl"),
+            DedupText { dedup: None, dedup_until: Some(_), .. } => Some("dedup_until"),
+            DedupText { .. } => None,
+        };
+        if let Some(field) = lonely {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} needs `dedup`, the key that it holds"),
+            ));
         }
-        (Some(ttl), None) => HoldUntil::Elapsed(length("dedup_ttl", ttl)?),
-        (None, Some(Until::Started)) => HoldUntil::Started,
-        (None, Some(Until::Done)) => HoldUntil::Done,
-        (None, None) => HoldUntil::default(),
-    };
-    let key = asked.dedup.as_deref().map(Key::new).transpose();
-    let key = key.map_err(|error| ApiError::invalid("dedup", error.to_string()))?;
-    Ok(key.map(|key| Dedup { key, until }))
+        let until = match (&self.dedup_ttl, self.dedup_until) {
+            (Some(_), Some(_)) => {
+                let message = "give dedup_ttl or dedup_until, not both";
+                return Err(ApiError::invalid("dedup_ttl", message));
+            }
+            (Some(ttl), None) => HoldUntil::Elapsed(length("dedup_ttl", ttl)?),
+            (None, Some(Until::Started)) => HoldUntil::Started,
+            (None, Some(Until::Done)) => HoldUntil::Done,
+            (None, None) => HoldUntil::default(),
+        };
+        let key = self.dedup.as_deref().map(Key::new).transpose();
+        let key = key.map_err(|error| ApiError::invalid("dedup", error.to_string()))?;
+        Ok(key.map(|key| Dedup { key, until }))
+    }
 }
 
 pub(super) fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
     duration::parse(text).map_err(|message| ApiError::invalid(field, message))
-}
-
-/// A receipt as callers read it.
-pub(super) fn show(task: &TaskName, receipt: &Receipt) -> Value {
-    let mut shown = json!({
-        "receipt": receipt.outcome(),
-        "task": task,
-        "job": receipt.job(),
-        "trigger": receipt.trigger(),
-    });
-    match receipt {
-        Receipt::Accepted { due, .. } => shown["due"] = json!(due.to_string()),
-        Receipt::Debounced { due, triggers, .. } => {
-            shown["due"] = json!(due.to_string());
-            shown["triggers"] = json!(triggers);
-        }
-        Receipt::Existing { state, output, .. } => {
-            shown["state"] = json!(state);
-            shown["output"] = json!(output.as_ref().map(document));
-        }
-        _ => {}
-    }
-    shown
 }
 
 /// A window by its key.
@@ -271,10 +299,10 @@ pub(super) async fn flush(
     State(api): State<Api>,
     Path(task): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::FlushedWindow>, ApiError> {
     let (name, key) = window(&api, &task, body)?;
     let job = api.quell.store().flush(None, &name, &key).await?;
-    found(job.map(|job| json!({ "job": job, "flushed": true })))
+    found(job.map(|job| view::FlushedWindow { job, flushed: true }))
 }
 
 /// `POST /v1/tasks/{task}/windows/cancel` (R7).
@@ -282,10 +310,10 @@ pub(super) async fn cancel(
     State(api): State<Api>,
     Path(task): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::CancelledWindow>, ApiError> {
     let (name, key) = window(&api, &task, body)?;
     let job = api.quell.store().cancel_key(None, &name, &key).await?;
-    found(job.map(|job| json!({ "job": job, "cancelled": true })))
+    found(job.map(|job| view::CancelledWindow { job, cancelled: true }))
 }
 
 fn window(api: &Api, task: &str, body: JsonBody) -> Result<(TaskName, Key), ApiError> {
@@ -295,6 +323,6 @@ fn window(api: &Api, task: &str, body: JsonBody) -> Result<(TaskName, Key), ApiE
     Ok((name, Key::new(window.key)?))
 }
 
-fn found(done: Option<Value>) -> Result<Json<Value>, ApiError> {
+fn found<T>(done: Option<T>) -> Result<Json<T>, ApiError> {
     done.map(Json).ok_or_else(|| ApiError::not_found("key", "no window of this key is open"))
 }

@@ -6,7 +6,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use quell::JobId;
 use quell::dead::UnreadablePage;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
@@ -17,7 +16,7 @@ use crate::view;
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::Unreadable>, ApiError> {
     let mut query = Parameters::read(query)?;
     let before = query.take("before", |text| text.parse::<JobId>())?;
     let limit = query.take("limit", |text| {
@@ -30,15 +29,15 @@ pub(super) async fn list(
     query.end()?;
     let page = UnreadablePage { before, limit: limit.unwrap_or_default() };
     let jobs = api.quell.dead().unreadable(&page).await?;
-    Ok(Json(view::unreadable(&jobs, &page)))
+    Ok(Json(view::Unreadable::new(&jobs, &page)))
 }
 
 /// `POST /v1/jobs/{id}/restore`: puts a job back whose row this server can decode.
 pub(super) async fn restore(
     State(api): State<Api>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<view::RestoredJob>, ApiError> {
     let id = id.parse::<JobId>()?;
     api.quell.dead().restore(id).await?;
-    Ok(Json(json!({ "job": id, "restored": true })))
+    Ok(Json(view::RestoredJob { job: id, restored: true }))
 }

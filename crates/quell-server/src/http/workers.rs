@@ -2,14 +2,13 @@
 
 use axum::Json;
 use axum::extract::State;
-use serde_json::{Value, json};
 
 use super::Api;
 use super::error::ApiError;
 use crate::view;
 
 /// `GET /v1/workers`.
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Workers>, ApiError> {
     let workers = api.quell.workers().await?;
-    Ok(Json(json!({ "workers": view::workers(&workers) })))
+    Ok(Json(view::Workers::from(&workers)))
 }

@@ -143,16 +143,105 @@ async fn an_http_call_carries_payload_names_and_signature() {
     let request = requests.recv().await.unwrap().to_lowercase();
     let needles = [
         "post /hook ",
-        "webhook-id: quell-1-1\r\n",
+        "webhook-id: quell-1-1-",
         "webhook-timestamp: ",
         "webhook-signature: v1,",
         "quell-task: hook\r\n",
         "quell-key: a\r\n",
+        "quell-queue: default\r\n",
+        "quell-starts: 1\r\n",
+        "quell-fencing-token: 1-",
+        "quell-first-at: 20",
+        "quell-due-at: 20",
         "x-team: blue\r\n",
         r#"{"k":"a"}"#,
     ];
     for needle in needles {
         assert!(request.contains(needle), "{needle:?} is missing in:\n{request}");
+    }
+    served.server.stop().await.unwrap();
+}
+
+/// The value of a header in a request.
+fn header(request: &str, name: &str) -> String {
+    let line = request.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    line.unwrap_or_else(|| panic!("{name} is missing in:\n{request}")).trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn a_message_id_is_the_same_for_each_attempt_and_no_other_stores() {
+    let failing = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
+    let (url, mut requests, _target) = target(failing).await;
+    let task = format!(
+        "[tasks.hook]\nhttp = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"] }}\n\
+         retry = {{ max_attempts = 2, min_backoff = \"1ms\", max_backoff = \"1ms\" }}\n"
+    );
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let served = serve(&task).await;
+        let job = served.trigger("hook", r#"{"a":1}"#).await["job"].clone();
+        served.ended(&job, JobState::Dead).await;
+        let [first, second] = [requests.recv().await.unwrap(), requests.recv().await.unwrap()];
+        assert_eq!(header(&first, "webhook-id"), header(&second, "webhook-id"));
+        assert_eq!(
+            ["1", "2"],
+            [&*header(&first, "quell-starts"), &*header(&second, "quell-starts")]
+        );
+        assert_ne!(header(&first, "quell-fencing-token"), header(&second, "quell-fencing-token"));
+        ids.push(header(&first, "webhook-id"));
+        // An edited payload is another message (R26).
+        let path = format!("/v1/jobs/{}/redrive", job.as_str().unwrap());
+        assert_eq!(served.post(&path, r#"{"payload":{"a":2}}"#).await.0, 200);
+        served.ended(&job, JobState::Dead).await;
+        ids.push(header(&requests.recv().await.unwrap(), "webhook-id"));
+        requests.recv().await.unwrap();
+        served.server.stop().await.unwrap();
+    }
+    let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(distinct.len(), 4, "two stores, two payloads: {ids:?}");
+}
+
+#[tokio::test]
+async fn a_call_has_a_signature_for_each_secret_and_a_rotation_needs_no_restart() {
+    let (url, mut requests, _target) = target("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    let served = serve(&format!(
+        "[tasks.hook]\nhttp = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"], secret_file = \"{}\" }}\n",
+        secret.path().display()
+    ))
+    .await;
+    served.trigger("hook", "{}").await;
+    let one = header(&requests.recv().await.unwrap(), "webhook-signature");
+    assert_eq!(one.split(' ').count(), 1, "{one}");
+    std::fs::write(secret.path(), "bmV3IHNlY3JldA==\nwhsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+        .unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        served.trigger("hook", "{}").await;
+        let both = header(&requests.recv().await.unwrap(), "webhook-signature");
+        if both.split(' ').filter(|signature| signature.starts_with("v1,")).count() == 2 {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "never signed with both: {both}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_is_a_header_in_ascii_whatever_it_holds() {
+    let (url, mut requests, _target) = target("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let served = serve(&format!(
+        "[tasks.hook]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"1ms\", max = \"1s\" }}\n\
+         http = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"] }}\n"
+    ))
+    .await;
+    for (key, shown) in
+        [("a/b:c", "a/b:c"), (" é%\\n😀", "%20%C3%A9%25%0A%F0%9F%98%80"), ("100%", "100%25")]
+    {
+        served.trigger("hook", &format!(r#"{{"k":"{key}"}}"#)).await;
+        assert_eq!(header(&requests.recv().await.unwrap(), "quell-key"), shown);
     }
     served.server.stop().await.unwrap();
 }

@@ -31,6 +31,8 @@ mod effects;
 #[cfg(test)]
 mod ending;
 #[cfg(test)]
+mod exact;
+#[cfg(test)]
 mod handlers;
 #[cfg(test)]
 mod outputs;
@@ -46,6 +48,8 @@ mod schedules;
 mod served;
 #[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod sources;
 #[cfg(test)]
 mod ssrf;
 #[cfg(test)]

@@ -88,7 +88,7 @@ async fn r36_a_declared_schedule_runs_and_is_shown() {
     let served = serve(&format!("{TASKS}\n{schedule}")).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     let jobs = loop {
-        let (_, reply) = served.get("/v1/jobs?task=now&state=succeeded").await;
+        let (_, reply) = served.get("/v1/jobs?task=now&state=succeeded&payload=true").await;
         let jobs = reply["jobs"].as_array().unwrap().clone();
         if jobs.len() > 3 {
             break jobs;

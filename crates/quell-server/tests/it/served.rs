@@ -69,6 +69,25 @@ impl Served {
         answer
     }
 
+    /// What is answered there, as it is.
+    pub(crate) async fn text(&self, path: &str) -> String {
+        self.request(Method::GET, path).send().await.unwrap().text().await.unwrap()
+    }
+
+    /// Waits until a job has ended in this state. Its payload need not be one that this test can decode.
+    pub(crate) async fn ended_by_number(&self, id: &str, state: JobState) {
+        let id: quell::JobId = id.parse().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let job = self.server.quell().job(id).await.unwrap().unwrap();
+            if job.state == state {
+                return;
+            }
+            assert!(Instant::now() < deadline, "never {state}: {job:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until a job has ended in this state; its JSON with attempts.
     pub(crate) async fn ended(&self, job: &Value, state: JobState) -> Value {
         let path = format!("/v1/jobs/{}", job.as_str().unwrap());

@@ -17,6 +17,8 @@ fn call() -> Invocation {
         job: JobId::new(1),
         key: None,
         attempt: 1,
+        starts: 1,
+        fencing_token: quell::store::LeaseToken::new(1),
         triggers: 1,
         first_at: Timestamp::from_secs(1),
         due_at: Timestamp::from_secs(1),
@@ -31,7 +33,7 @@ fn settings(url: &str, allow: &[&str]) -> HttpSettings {
         url: url.to_owned(),
         method: "POST".to_owned(),
         headers: BTreeMap::new(),
-        secret: None,
+        secrets: None,
         allow: allow.iter().map(|entry| entry.parse::<Allowed>().unwrap()).collect(),
         timeout: Duration::from_secs(5),
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_core::trace::Traces;
-use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, TaskName, Timestamp};
+use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, LeaseToken, TaskName, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use quell_core::{Payload, history::Event, idempotency::encoded_output};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -110,6 +110,20 @@ impl<S> Ctx<S> {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.job.job.attempt
+    }
+
+    /// How often the job has started, this attempt included. It counts starts that spent no attempt, such as
+    /// those whose lease expired, and never goes back.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.job.job.token.starts()
+    }
+
+    /// The attempt's fencing token (R21), for services that refuse what an older attempt of the job still sends:
+    /// no other attempt has it, and its number of starts is the first part of its text, `3-5f2c`.
+    #[must_use]
+    pub fn fencing_token(&self) -> LeaseToken {
+        self.job.job.token
     }
 
     /// How many triggers the job covers.

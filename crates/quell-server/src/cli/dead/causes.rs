@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::desk::Desk;
 use super::{FilterArgs, seconds};
 use crate::cli::numbers::grouped;
-use crate::cli::source::Source;
+use crate::cli::source::{Source, print_json};
 use crate::cli::text::table;
+use crate::view::Cause;
 
 /// `quell dead causes`.
 #[derive(Debug, clap::Args)]
@@ -31,16 +32,14 @@ pub(super) fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         DeadFilter { before: args.before, limit: args.limit.into(), ..args.filter.filter()? };
     let answer = Desk::open(&args.source)?.causes(&filter)?;
     if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let causes = answer["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Value> = causes.iter().map(row).collect();
+    let rows: Vec<Value> = answer.causes.iter().map(row).collect();
     let columns = ["jobs", "task", "queue", "example", "first_at", "last_at", "cause"];
     out.write_all(table(columns, &rows).as_bytes())?;
-    let count = |name: &str| grouped(answer[name].as_u64().unwrap_or_default());
-    let (shown, distinct) = (grouped(rows.len() as u64), count("distinct"));
-    write!(out, "{shown} of {distinct} causes, of {} dead jobs", count("jobs"))?;
-    match answer["next_before"].as_str() {
+    let (shown, distinct) = (grouped(rows.len() as u64), grouped(answer.distinct as u64));
+    write!(out, "{shown} of {distinct} causes, of {} dead jobs", grouped(answer.jobs))?;
+    match &answer.next_before {
         Some(place) => {
             Ok(writeln!(out, ", the latest deaths: those before with --before {place}")?)
         }
@@ -48,11 +47,10 @@ pub(super) fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
 }
 
-fn row(cause: &Value) -> Value {
-    let jobs = grouped(cause["jobs"].as_u64().unwrap_or_default());
+fn row(cause: &Cause) -> Value {
     json!({
-        "jobs": jobs, "task": cause["task"], "queue": cause["queue"],
-        "example": cause["example"], "first_at": seconds(&cause["first_died_at"]),
-        "last_at": seconds(&cause["last_died_at"]), "cause": cause["cause"],
+        "jobs": grouped(cause.jobs), "task": cause.task, "queue": cause.queue,
+        "example": cause.example, "first_at": seconds(&cause.first_died_at),
+        "last_at": seconds(&cause.last_died_at), "cause": cause.cause,
     })
 }

@@ -1,6 +1,6 @@
 //! The server or the store of `quell dead`, by HTTP or directly.
 //!
-//! Invariant: both return the same JSON.
+//! Invariant: both return the same.
 
 use anyhow::Context as _;
 use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive, UnreadablePage};
@@ -8,12 +8,16 @@ use quell::job::ExplainTarget;
 use quell::{JobId, Payload, Quell, Timestamp};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::cli::source::{Source, ask, join, open_store};
 use crate::http::EXPORTED;
-use crate::view;
+use crate::view::{
+    Causes, DeadJobs, DiscardedJob, Explanation, Exports, Imported, Redriven, RestoredJob, Swept,
+    Unreadable,
+};
 
 /// A page of an export, and the place of the next one.
 pub(super) struct Page {
@@ -48,24 +52,24 @@ impl Desk {
         self.runtime.block_on(async { tokio::time::sleep(length).await });
     }
 
-    pub(super) fn list(&self, filter: &DeadFilter) -> anyhow::Result<Value> {
+    pub(super) fn list(&self, filter: &DeadFilter) -> anyhow::Result<DeadJobs> {
         match &self.place {
             Place::Server(server) => get(server, &["v1", "dead"], filter),
             Place::Store(quell) => self.runtime.block_on(async {
                 let jobs = quell.dead().list(filter).await?;
                 let matching = quell.dead().count(filter).await?;
-                Ok(view::dead(&jobs, filter, matching))
+                Ok(DeadJobs::new(&jobs, filter, matching, false))
             }),
         }
     }
 
     /// The causes of death with their numbers, as many as the filter's limit.
-    pub(super) fn causes(&self, filter: &DeadFilter) -> anyhow::Result<Value> {
+    pub(super) fn causes(&self, filter: &DeadFilter) -> anyhow::Result<Causes> {
         match &self.place {
             Place::Server(server) => get(server, &["v1", "dead", "causes"], filter),
             Place::Store(quell) => self.runtime.block_on(async {
                 let found = quell.dead().causes(filter).await?;
-                Ok(view::dead_causes(&found, filter.page()))
+                Ok(Causes::new(&found, filter.page()))
             }),
         }
     }
@@ -73,18 +77,14 @@ impl Desk {
     /// The number of matches.
     pub(super) fn count(&self, filter: &DeadFilter) -> anyhow::Result<u64> {
         let one = DeadFilter { limit: 1, ..filter.clone() };
-        self.list(&one)?["matching"]
-            .as_u64()
-            .context("the server's response has no number `matching`")
+        Ok(self.list(&one)?.matching)
     }
 
     pub(super) fn export(&self, filter: &DeadFilter) -> anyhow::Result<Page> {
         match &self.place {
             Place::Server(server) => {
-                let mut answer = get(server, &["v1", "dead", EXPORTED], filter)?;
-                let exports = serde_json::from_value(answer[EXPORTED].take())
-                    .context("cannot decode the dead jobs in the server's response")?;
-                Ok(Page { exports, next: next(&answer)? })
+                let answer: Exports = get(server, &["v1", "dead", EXPORTED], filter)?;
+                Ok(Page { exports: answer.exports, next: place(answer.next_before)? })
             }
             Place::Store(quell) => {
                 let (exports, next) = self.runtime.block_on(quell.dead().exports(filter))?;
@@ -94,7 +94,7 @@ impl Desk {
     }
 
     /// A job with every detail.
-    pub(super) fn show(&self, id: JobId) -> anyhow::Result<Value> {
+    pub(super) fn show(&self, id: JobId) -> anyhow::Result<Explanation> {
         match &self.place {
             Place::Server(server) => {
                 let url = join(server, &["v1", "jobs", &id.to_string()])?;
@@ -102,12 +102,12 @@ impl Desk {
             }
             Place::Store(quell) => self.runtime.block_on(async {
                 let found = quell.store().explain(&ExplainTarget::Job(id)).await?;
-                Ok(view::explanation(&found.ok_or_else(|| quell::store::no_such_job(id))?))
+                Ok(Explanation::from(&found.ok_or_else(|| quell::store::no_such_job(id))?))
             }),
         }
     }
 
-    pub(super) fn redrive(&self, id: JobId, payload: Option<Payload>) -> anyhow::Result<Value> {
+    pub(super) fn redrive(&self, id: JobId, payload: Option<Payload>) -> anyhow::Result<Redriven> {
         match &self.place {
             Place::Server(server) => {
                 let path = ["v1", "jobs", &id.to_string(), "redrive"];
@@ -120,12 +120,12 @@ impl Desk {
             }
             Place::Store(quell) => self.runtime.block_on(async {
                 let became = quell.dead().redrive(Redrive { id, payload }).await?;
-                Ok(json!({ "job": id, "became": became }))
+                Ok(Redriven { job: id, became })
             }),
         }
     }
 
-    pub(super) fn discard(&self, id: JobId, reason: &str) -> anyhow::Result<Value> {
+    pub(super) fn discard(&self, id: JobId, reason: &str) -> anyhow::Result<DiscardedJob> {
         match &self.place {
             Place::Server(server) => {
                 let path = ["v1", "jobs", &id.to_string(), "discard"];
@@ -133,13 +133,13 @@ impl Desk {
             }
             Place::Store(quell) => self.runtime.block_on(async {
                 quell.dead().discard(id, reason).await?;
-                Ok(json!({ "job": id, "discarded": true }))
+                Ok(DiscardedJob { job: id, discarded: true })
             }),
         }
     }
 
     /// A page of the jobs whose rows cannot be decoded.
-    pub(super) fn unreadable(&self, page: &UnreadablePage) -> anyhow::Result<Value> {
+    pub(super) fn unreadable(&self, page: &UnreadablePage) -> anyhow::Result<Unreadable> {
         match &self.place {
             Place::Server(server) => {
                 let mut url = join(server, &["v1", "dead", "unreadable"])?;
@@ -151,19 +151,19 @@ impl Desk {
             }
             Place::Store(quell) => {
                 let jobs = self.runtime.block_on(quell.dead().unreadable(page))?;
-                Ok(view::unreadable(&jobs, page))
+                Ok(Unreadable::new(&jobs, page))
             }
         }
     }
 
-    pub(super) fn restore(&self, id: JobId) -> anyhow::Result<Value> {
+    pub(super) fn restore(&self, id: JobId) -> anyhow::Result<RestoredJob> {
         match &self.place {
             Place::Server(server) => {
                 post(server, &["v1", "jobs", &id.to_string(), "restore"], String::new())
             }
             Place::Store(quell) => {
                 self.runtime.block_on(quell.dead().restore(id))?;
-                Ok(json!({ "job": id, "restored": true }))
+                Ok(RestoredJob { job: id, restored: true })
             }
         }
     }
@@ -172,7 +172,7 @@ impl Desk {
         match &self.place {
             Place::Server(server) => {
                 let body = Value::Object(fields(filter)).to_string();
-                swept(&post(server, &["v1", "dead", "redrive"], body)?, "redriven")
+                swept(post(server, &["v1", "dead", "redrive"], body)?)
             }
             Place::Store(quell) => Ok(self.runtime.block_on(quell.dead().redrive_page(filter))?),
         }
@@ -188,7 +188,7 @@ impl Desk {
                 let mut body = fields(filter);
                 body.insert("reason".to_owned(), json!(reason));
                 let body = Value::Object(body).to_string();
-                swept(&post(server, &["v1", "dead", "discard"], body)?, "discarded")
+                swept(post(server, &["v1", "dead", "discard"], body)?)
             }
             Place::Store(quell) => {
                 Ok(self.runtime.block_on(quell.dead().discard_page(filter, reason))?)
@@ -202,16 +202,15 @@ impl Desk {
             Place::Server(server) => {
                 let lines: Vec<&str> = exports.iter().map(|(_, line)| line.as_str()).collect();
                 let body = format!("{{\"{EXPORTED}\":[{}]}}", lines.join(","));
-                let answer = post(server, &["v1", "dead", "import"], body)?;
-                let count = |name: &str| answer[name].as_u64().unwrap_or_default();
-                Ok([count("imported"), count("known")])
+                let answer: Imported = post(server, &["v1", "dead", "import"], body)?;
+                Ok([answer.imported, answer.known])
             }
             Place::Store(quell) => {
                 let exports: Vec<DeadExport> =
                     exports.iter().map(|(export, _)| export.clone()).collect();
                 let imported = self.runtime.block_on(quell.dead().import(&exports))?;
-                let known = imported.iter().filter(|one| one.known).count() as u64;
-                Ok([imported.len() as u64 - known, known])
+                let Imported { imported, known, .. } = Imported::new(imported);
+                Ok([imported, known])
             }
         }
     }
@@ -232,7 +231,7 @@ fn fields(filter: &DeadFilter) -> Map<String, Value> {
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn get(server: &Url, path: &[&str], filter: &DeadFilter) -> anyhow::Result<Value> {
+fn get<T: DeserializeOwned>(server: &Url, path: &[&str], filter: &DeadFilter) -> anyhow::Result<T> {
     let mut url = join(server, path)?;
     let mut query = url.query_pairs_mut();
     for (name, value) in fields(filter) {
@@ -243,23 +242,23 @@ fn get(server: &Url, path: &[&str], filter: &DeadFilter) -> anyhow::Result<Value
     ask(server, |client| client.get(url))
 }
 
-fn post(server: &Url, path: &[&str], body: String) -> anyhow::Result<Value> {
+fn post<T: DeserializeOwned>(server: &Url, path: &[&str], body: String) -> anyhow::Result<T> {
     let url = join(server, path)?;
     ask(server, |client| {
         client.request(Method::POST, url).header(CONTENT_TYPE, "application/json").body(body)
     })
 }
 
-fn next(answer: &Value) -> anyhow::Result<Option<DeadPlace>> {
-    Ok(answer["next_before"].as_str().map(str::parse).transpose()?)
+fn place(text: Option<String>) -> anyhow::Result<Option<DeadPlace>> {
+    Ok(text.map(|text| text.parse()).transpose()?)
 }
 
-fn swept(answer: &Value, done: &str) -> anyhow::Result<BulkResult> {
-    let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+fn swept(answer: Swept) -> anyhow::Result<BulkResult> {
+    let done = answer.redriven.or(answer.discarded);
     Ok(BulkResult {
-        done: count(done),
-        skipped: count("skipped"),
-        failed: count("failed"),
-        next: next(answer)?,
+        done: done.context("the server's response has no number of jobs")?,
+        skipped: answer.skipped,
+        failed: answer.failed,
+        next: place(answer.next_before)?,
     })
 }

@@ -14,13 +14,16 @@ use std::io::Write;
 use anyhow::{Context as _, ensure};
 use quell::dead::{DeadFilter, DeadPlace};
 use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
+use quell_core::SettledAs;
 use serde_json::{Value, json};
 
+use crate::cli::jobs::print_payload;
 use crate::cli::numbers::grouped;
 use crate::cli::page::Page;
-use crate::cli::source::{Source, read_argument};
+use crate::cli::source::{Source, print_json, read_argument};
 use crate::cli::text::{printable, table};
 use crate::config::duration;
+use crate::view::{DeadJobs, Job};
 use desk::Desk;
 
 /// How much of an error a row of the list shows, in characters.
@@ -215,27 +218,25 @@ fn list(args: ListArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         DeadFilter { before: args.before, limit: args.page.limit.into(), ..args.filter.filter()? };
     let answer = Desk::open(&args.page.source)?.list(&filter)?;
     if args.page.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
     write_page(&answer, out)
 }
 
 /// A page of the list, and how to see the next.
-fn write_page(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
-    let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Value> = jobs.iter().map(row).collect();
+fn write_page(answer: &DeadJobs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let rows: Vec<Value> = answer.jobs.iter().map(row).collect();
     let columns = ["id", "task", "queue", "died_at", "starts", "error"];
     out.write_all(table(columns, &rows).as_bytes())?;
-    let matching = answer["matching"].as_u64().unwrap_or_default();
-    write!(out, "{} of {}", grouped(rows.len() as u64), grouped(matching))?;
-    match answer["next_before"].as_str() {
+    write!(out, "{} of {}", grouped(rows.len() as u64), grouped(answer.matching))?;
+    match &answer.next_before {
         Some(place) => Ok(writeln!(out, "; the next page: --before {place}")?),
         None => Ok(writeln!(out)?),
     }
 }
 
-fn row(job: &Value) -> Value {
-    let error = job["error"].as_str().unwrap_or_default();
+fn row(job: &Job) -> Value {
+    let error = job.error.as_deref().unwrap_or_default();
     // The output of a command, which separates one cause from another, follows the first line.
     let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut shown: String = line.chars().take(SHOWN_ERROR).collect();
@@ -243,29 +244,27 @@ fn row(job: &Value) -> Value {
         shown.push('…');
     }
     json!({
-        "id": job["id"], "task": job["task"], "queue": job["queue"],
-        "died_at": seconds(&job["ended_at"]), "starts": job["starts"], "error": shown,
+        "id": job.id, "task": job.task, "queue": job.queue,
+        "died_at": job.ended_at.as_deref().map(seconds), "starts": job.starts, "error": shown,
     })
 }
 
 /// A time in whole seconds, which are enough in a list.
-fn seconds(time: &Value) -> &str {
-    let time = time.as_str().unwrap_or_default();
+fn seconds(time: &str) -> &str {
     time.get(..19).unwrap_or(time)
 }
 
 fn show(args: &OneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let OneArgs { id, source } = args;
-    let mut answer = Desk::open(source)?.show(*id)?;
-    let state = answer["job"]["state"].as_str().unwrap_or_default().to_owned();
-    let dead = JobState::Dead.name();
-    ensure!(state == dead, "job {id} is {state}, not dead: `quell job {id}` shows it");
+    let answer = Desk::open(source)?.show(*id)?;
+    let state = answer.job.state;
+    ensure!(state == JobState::Dead, "job {id} is {state}, not dead: `quell job {id}` shows it");
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    out.write_all(printable(answer["text"].as_str().unwrap_or_default()).as_bytes())?;
-    writeln!(out, "  died       {}", answer["job"]["ended_at"].as_str().unwrap_or_default())?;
-    Ok(writeln!(out, "  payload    {}", answer["job"]["payload"].take())?)
+    out.write_all(printable(&answer.text).as_bytes())?;
+    writeln!(out, "  died       {}", answer.job.ended_at.as_deref().unwrap_or("-"))?;
+    print_payload(&answer.job, out)
 }
 
 fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -284,14 +283,13 @@ fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let answer = Desk::open(&source)?.redrive(id, payload)?;
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let became = &answer["became"];
-    match became.pointer("/absorbed/by").and_then(Value::as_str) {
-        Some(joined) => {
-            Ok(writeln!(out, "job {id} joined job {joined}, the open window of its key")?)
+    match answer.became {
+        SettledAs::Absorbed { by, .. } => {
+            Ok(writeln!(out, "job {id} joined job {by}, the open window of its key")?)
         }
-        None => Ok(writeln!(out, "job {id} is redriven with fresh attempts")?),
+        _ => Ok(writeln!(out, "job {id} is redriven with fresh attempts")?),
     }
 }
 
@@ -308,7 +306,7 @@ fn discard(args: DiscardArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let answer = Desk::open(&source)?.discard(id, &reason)?;
     if source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
     Ok(writeln!(out, "job {id} is discarded")?)
 }
@@ -320,15 +318,12 @@ fn would(
     done: &str,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let answer = Desk::open(source)?.list(&DeadFilter { limit: 10, ..filter })?;
+    let mut answer = Desk::open(source)?.list(&DeadFilter { limit: 10, ..filter })?;
     if source.json {
-        return Ok(writeln!(out, "{}", json!({ "matching": answer["matching"] }))?);
+        return Ok(writeln!(out, "{}", json!({ "matching": answer.matching }))?);
     }
-    let matching = answer["matching"].as_u64().unwrap_or_default();
-    let first = Value::Object(serde_json::Map::from_iter([
-        ("jobs".to_owned(), answer["jobs"].clone()),
-        ("matching".to_owned(), json!(matching)),
-    ]));
-    write_page(&first, out)?;
-    Ok(writeln!(out, "{} would be {done}; nothing was changed", grouped(matching))?)
+    answer.next_before = None;
+    write_page(&answer, out)?;
+    let matching = grouped(answer.matching);
+    Ok(writeln!(out, "{matching} would be {done}; nothing was changed")?)
 }

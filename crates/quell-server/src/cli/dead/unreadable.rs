@@ -10,7 +10,9 @@ use super::desk::Desk;
 use super::{OneArgs, seconds};
 use crate::cli::numbers::grouped;
 use crate::cli::page::Page;
+use crate::cli::source::print_json;
 use crate::cli::text::table;
+use crate::view::UnreadableJob;
 
 /// `quell dead unreadable`.
 #[derive(Debug, clap::Args)]
@@ -26,30 +28,29 @@ pub(super) fn list(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = UnreadablePage { before: args.before, limit: args.page.limit.into() };
     let answer = Desk::open(&args.page.source)?.unreadable(&page)?;
     if args.page.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
-    let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Value> = jobs.iter().map(row).collect();
+    let rows: Vec<Value> = answer.jobs.iter().map(row).collect();
     let columns = ["id", "task", "queue", "was", "set_aside_at", "reason"];
     out.write_all(table(columns, &rows).as_bytes())?;
     write!(out, "{} set aside", grouped(rows.len() as u64))?;
-    match answer["next_before"].as_str() {
+    match answer.next_before {
         Some(id) => Ok(writeln!(out, "; the next page: --before {id}")?),
         None => Ok(writeln!(out)?),
     }
 }
 
-fn row(job: &Value) -> Value {
+fn row(job: &UnreadableJob) -> Value {
     json!({
-        "id": job["id"], "task": job["task"], "queue": job["queue"], "was": job["was"],
-        "set_aside_at": seconds(&job["set_aside_at"]), "reason": job["reason"],
+        "id": job.id, "task": job.task, "queue": job.queue, "was": job.was,
+        "set_aside_at": seconds(&job.set_aside_at), "reason": job.reason,
     })
 }
 
 pub(super) fn restore(args: &OneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer = Desk::open(&args.source)?.restore(args.id)?;
     if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
+        return print_json(&answer, out);
     }
     Ok(writeln!(out, "job {} is back where it was", args.id)?)
 }

@@ -1,0 +1,302 @@
+//! One webhook source's settings.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::http::HeaderName;
+use quell::TaskName;
+use serde::Deserialize;
+
+use super::DeclaredTask;
+use super::engine::TemplateError;
+use super::parse::{Bytes, secrets};
+use super::queues::Length;
+use crate::sources::{
+    Algorithm, DedupBy, Encoding, Expression, HmacScheme, MAX_BODY, Scheme, Source, Template,
+    TokenPlace,
+};
+
+/// The largest body of a source without a setting.
+const DEFAULT_BODY: usize = 1 << 20;
+/// How far the sender's clock may be from this one without a setting.
+const DEFAULT_TOLERANCE: Duration = Duration::from_secs(300);
+/// A longer tolerance would let a recorded request be sent again for too long.
+const MAX_TOLERANCE: Duration = Duration::from_secs(3_600);
+/// How long the id of a delivery is kept: providers send again within a day.
+const DEDUP_TTL: Duration = Duration::from_secs(24 * 3_600);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSource {
+    verify: RawVerify,
+    secret_env: Option<String>,
+    secret_file: Option<String>,
+    hmac: Option<RawHmac>,
+    token: Option<RawToken>,
+    tolerance: Option<Length>,
+    max_body: Option<Bytes>,
+    task: String,
+    filter: Option<String>,
+    payload: Option<String>,
+    key: Option<String>,
+    partition: Option<String>,
+    dedup: Option<RawDedup>,
+    dedup_ttl: Option<Length>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawVerify {
+    Github,
+    Gitlab,
+    Stripe,
+    Slack,
+    Shopify,
+    Standard,
+    Hmac,
+    Token,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHmac {
+    header: String,
+    #[serde(default)]
+    algorithm: RawAlgorithm,
+    #[serde(default)]
+    encoding: RawEncoding,
+    #[serde(default)]
+    prefix: String,
+    timestamp_header: Option<String>,
+    id_header: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawAlgorithm {
+    #[default]
+    Sha256,
+    Sha512,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawEncoding {
+    #[default]
+    Hex,
+    Base64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawToken {
+    header: Option<String>,
+    query: Option<String>,
+}
+
+/// A template, or `false`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a template, or false")]
+enum RawDedup {
+    On(bool),
+    Template(String),
+}
+
+/// The valid sources. `tasks` has the valid tasks; mistakes in others are reported already.
+pub(super) fn sources(
+    raw: BTreeMap<String, RawSource>,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+    folder: &Path,
+    broken: &dyn Fn(&str) -> bool,
+    note: &mut impl FnMut(&str, String),
+) -> BTreeMap<String, Source> {
+    let mut sources = BTreeMap::new();
+    for (name, raw) in raw {
+        let path = format!("sources.{name}");
+        if broken(&path) {
+            continue;
+        }
+        // A part of a URL and of dedup keys, as a task's name is.
+        if let Err(error) = TaskName::new(&name) {
+            note(&path, error.to_string().replace("task name", "source name"));
+            continue;
+        }
+        let mut declare = Declare { path: &path, folder, tasks, broken, note };
+        if let Some(source) = declare.source(&name, raw) {
+            sources.insert(name, source);
+        }
+    }
+    sources
+}
+
+/// What the parts of one source share.
+struct Declare<'d, N> {
+    path: &'d str,
+    folder: &'d Path,
+    tasks: &'d BTreeMap<TaskName, DeclaredTask>,
+    broken: &'d dyn Fn(&str) -> bool,
+    note: &'d mut N,
+}
+
+impl<N: FnMut(&str, String)> Declare<'_, N> {
+    fn note(&mut self, field: &str, message: impl Into<String>) {
+        (self.note)(&format!("{}.{field}", self.path), message.into());
+    }
+
+    /// The source, or notes of all that is wrong with it.
+    fn source(&mut self, name: &str, raw: RawSource) -> Option<Source> {
+        let scheme = self.scheme(raw.verify, raw.hmac, raw.token);
+        let fields = [format!("{}.secret_env", self.path), format!("{}.secret_file", self.path)];
+        if raw.secret_env.is_none() && raw.secret_file.is_none() {
+            self.note("secret_env", "a source needs a secret: set secret_env or secret_file");
+        }
+        let [env, file] = &fields;
+        let secrets =
+            secrets(&raw.secret_env, &raw.secret_file, self.folder, [env, file], self.note);
+        if let (RawVerify::Standard, Some(secrets)) = (raw.verify, &secrets)
+            && let Some(error) = secrets.current().iter().find_map(|s| s.signing_key().err())
+        {
+            let field = if raw.secret_env.is_some() { "secret_env" } else { "secret_file" };
+            self.note(field, error.to_string());
+        }
+        let task = self.task(&raw.task);
+        let dedup = match raw.dedup {
+            None | Some(RawDedup::On(true)) => Some(DedupBy::Delivery),
+            Some(RawDedup::On(false)) => Some(DedupBy::Nothing),
+            Some(RawDedup::Template(text)) => {
+                self.checked("dedup", Template::new(&text)).map(Box::new).map(DedupBy::Template)
+            }
+        };
+        let filter = self.optional("filter", raw.filter, Expression::new);
+        let payload = self.optional("payload", raw.payload, Expression::new);
+        let key = self.optional("key", raw.key, Template::new);
+        let partition = self.optional("partition", raw.partition, Template::new);
+        let max_body = raw.max_body.map_or(DEFAULT_BODY, |bytes| bytes.0);
+        if max_body > MAX_BODY {
+            let limit = MAX_BODY >> 20;
+            self.note("max_body", format!("max_body of {max_body} bytes: give {limit}MiB or less"));
+        }
+        let tolerance = raw.tolerance.map_or(DEFAULT_TOLERANCE, |length| length.0);
+        if tolerance.is_zero() || tolerance > MAX_TOLERANCE {
+            let message = format!("tolerance of {tolerance:?}: give 1s to {MAX_TOLERANCE:?}");
+            self.note("tolerance", message);
+        }
+        Some(Source {
+            name: name.to_owned(),
+            scheme: scheme?,
+            secrets: secrets?,
+            tolerance,
+            max_body,
+            task: task?,
+            filter: filter?,
+            payload: payload?,
+            key: key?,
+            partition: partition?,
+            dedup: dedup?,
+            dedup_ttl: raw.dedup_ttl.map_or(DEDUP_TTL, |length| length.0),
+        })
+    }
+
+    fn scheme(
+        &mut self,
+        verify: RawVerify,
+        hmac: Option<RawHmac>,
+        token: Option<RawToken>,
+    ) -> Option<Scheme> {
+        for (field, is_there, wanted) in [
+            ("hmac", hmac.is_some(), RawVerify::Hmac),
+            ("token", token.is_some(), RawVerify::Token),
+        ] {
+            if is_there && verify != wanted {
+                self.note(field, format!("this is for verify = \"{field}\" only: leave it out"));
+                return None;
+            }
+        }
+        Some(match verify {
+            RawVerify::Github => Scheme::GitHub,
+            RawVerify::Gitlab => Scheme::GitLab,
+            RawVerify::Stripe => Scheme::Stripe,
+            RawVerify::Slack => Scheme::Slack,
+            RawVerify::Shopify => Scheme::Shopify,
+            RawVerify::Standard => Scheme::Standard,
+            RawVerify::Hmac => Scheme::Hmac(self.hmac(hmac)?),
+            RawVerify::Token => Scheme::Token(self.token(token)?),
+        })
+    }
+
+    fn hmac(&mut self, raw: Option<RawHmac>) -> Option<HmacScheme> {
+        let Some(raw) = raw else {
+            self.note("hmac", "say where the code is: hmac = { header = \"x-signature\" }");
+            return None;
+        };
+        Some(HmacScheme {
+            header: self.header("hmac.header", &raw.header)?,
+            algorithm: match raw.algorithm {
+                RawAlgorithm::Sha256 => Algorithm::Sha256,
+                RawAlgorithm::Sha512 => Algorithm::Sha512,
+            },
+            encoding: match raw.encoding {
+                RawEncoding::Hex => Encoding::Hex,
+                RawEncoding::Base64 => Encoding::Base64,
+            },
+            prefix: raw.prefix,
+            timestamp_header: match raw.timestamp_header {
+                Some(name) => Some(self.header("hmac.timestamp_header", &name)?),
+                None => None,
+            },
+            id_header: match raw.id_header {
+                Some(name) => Some(self.header("hmac.id_header", &name)?),
+                None => None,
+            },
+        })
+    }
+
+    fn token(&mut self, raw: Option<RawToken>) -> Option<TokenPlace> {
+        match raw {
+            None | Some(RawToken { header: None, query: None }) => Some(TokenPlace::Authorization),
+            Some(RawToken { header: Some(name), query: None }) => {
+                self.header("token.header", &name).map(TokenPlace::Header)
+            }
+            Some(RawToken { header: None, query: Some(name) }) => Some(TokenPlace::Query(name)),
+            Some(RawToken { header: Some(_), query: Some(_) }) => {
+                self.note("token", "give a header or a query parameter, not both");
+                None
+            }
+        }
+    }
+
+    fn header(&mut self, field: &str, name: &str) -> Option<HeaderName> {
+        let header = HeaderName::from_bytes(name.as_bytes());
+        let header = header.map_err(|_| self.note(field, format!("{name:?} is no header name")));
+        header.ok()
+    }
+
+    /// The task, by a template or by a name that is declared.
+    fn task(&mut self, text: &str) -> Option<Template> {
+        let template = self.checked("task", Template::new(text))?;
+        let Some(name) = template.fixed() else { return Some(template) };
+        let declared = TaskName::new(name).is_ok_and(|name| self.tasks.contains_key(&name));
+        if !declared && !(self.broken)(&format!("tasks.{name}")) {
+            self.note("task", format!("no task {name:?} is declared: add [tasks.{name}]"));
+            return None;
+        }
+        Some(template)
+    }
+
+    fn optional<T>(
+        &mut self,
+        field: &str,
+        text: Option<String>,
+        new: impl FnOnce(&str) -> Result<T, TemplateError>,
+    ) -> Option<Option<T>> {
+        match text {
+            None => Some(None),
+            Some(text) => self.checked(field, new(&text)).map(Some),
+        }
+    }
+
+    fn checked<T>(&mut self, field: &str, made: Result<T, TemplateError>) -> Option<T> {
+        made.map_err(|error| self.note(field, error.to_string())).ok()
+    }
+}

@@ -1,0 +1,283 @@
+//! Secrets by reference: a variable or a file that the configuration names.
+//!
+//! A file is read again when it has changed, so a secret can be rotated while the server runs. Each line is a
+//! secret: during a rotation the old and the new one stand there together.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use hmac::{Hmac, KeyInit, Mac};
+use quell::{Error, Result};
+use sha2::Sha256;
+use tracing::{info, warn};
+
+/// The most secrets of one variable or file: two are enough for a rotation.
+const MAX_SECRETS: usize = 8;
+/// The longest file of secrets, in bytes.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+/// How long a file may be unread: it is looked at no more often than this.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The prefix of a key of Standard Webhooks.
+const STANDARD_PREFIX: &str = "whsec_";
+
+/// A secret. It never shows itself.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Secret {
+    /// A secret of this text, without white space around it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for an empty text.
+    pub fn new(text: &str) -> Result<Self> {
+        match text.trim() {
+            "" => Err(Error::invalid("secret", "secret is empty")),
+            text => Ok(Secret(text.to_owned())),
+        }
+    }
+
+    /// Its text as bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// The key of Standard Webhooks, as its libraries read it: base64, with or without `whsec_`. A text that is
+    /// not base64, which they refuse, is a key as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for `whsec_` without base64; the text is not
+    /// repeated.
+    pub fn signing_key(&self) -> Result<Vec<u8>> {
+        let prefixed = self.0.strip_prefix(STANDARD_PREFIX);
+        let encoded = prefixed.unwrap_or(&self.0);
+        // Some libraries accept keys without padding, too.
+        let decoded = STANDARD.decode(encoded).or_else(|_| STANDARD_NO_PAD.decode(encoded));
+        match (decoded, prefixed) {
+            (Ok(key), _) if !key.is_empty() => Ok(key),
+            (_, None) => Ok(self.0.as_bytes().to_vec()),
+            (_, Some(_)) => Err(Error::invalid("secret", "secret after `whsec_` is not base64")),
+        }
+    }
+
+    /// Whether it is this text, compared in constant time.
+    #[must_use]
+    pub fn is(&self, shown: &[u8]) -> bool {
+        let digest = |text: &[u8]| {
+            let mac = Hmac::<Sha256>::new_from_slice(b"compare");
+            mac.map(|mac| mac.chain_update(text))
+        };
+        match (digest(self.bytes()), digest(shown)) {
+            (Ok(own), Ok(shown)) => own.verify_slice(&shown.finalize().into_bytes()).is_ok(),
+            (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+}
+
+/// The secrets of one variable or file; all of them count.
+#[derive(Clone, Debug)]
+pub struct Secrets(Arc<Source>);
+
+#[derive(Debug)]
+struct Source {
+    /// None for a variable, which cannot change.
+    file: Option<PathBuf>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    secrets: Arc<[Secret]>,
+    /// What the file was when it was read.
+    version: Option<Version>,
+    looked_at: Instant,
+}
+
+/// What changes with a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    modified: SystemTime,
+    bytes: u64,
+}
+
+impl Secrets {
+    /// One secret on each line of a text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a text without any, or with too many.
+    pub fn of_text(text: &str) -> Result<Self> {
+        Ok(Secrets::of(None, None, secrets_of(text)?))
+    }
+
+    /// One secret on each line of a file, which is read again when it has changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, has none, or too many.
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let (version, secrets) = read(path)?;
+        Ok(Secrets::of(Some(path.to_owned()), Some(version), secrets))
+    }
+
+    fn of(file: Option<PathBuf>, version: Option<Version>, secrets: Arc<[Secret]>) -> Self {
+        let kept = Mutex::new(Kept { secrets, version, looked_at: Instant::now() });
+        Secrets(Arc::new(Source { file, kept }))
+    }
+
+    /// The secrets that count now. A file that cannot be read leaves those that were read before.
+    #[must_use]
+    pub fn current(&self) -> Arc<[Secret]> {
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &self.0.file
+            && kept.looked_at.elapsed() >= LOOK_INTERVAL
+        {
+            kept.look_at(file);
+        }
+        Arc::clone(&kept.secrets)
+    }
+
+    /// Whether any of them is this text, compared in constant time.
+    #[must_use]
+    pub fn have(&self, shown: &[u8]) -> bool {
+        self.current().iter().fold(false, |found, secret| found | secret.is(shown))
+    }
+}
+
+impl Kept {
+    /// Reads the file if it has changed.
+    fn look_at(&mut self, file: &Path) {
+        self.looked_at = Instant::now();
+        let found = version_of(file).ok();
+        if found.is_some() && found == self.version {
+            return;
+        }
+        match read(file) {
+            Ok((version, secrets)) => {
+                let count = secrets.len();
+                info!(file = %file.display(), count, "secrets read again, their file has changed");
+                (self.version, self.secrets) = (Some(version), secrets);
+            }
+            // Once for each version: of a file that is gone, once.
+            Err(error) if self.version.is_some() || found.is_some() => {
+                let kept = "the secrets that were read before still count";
+                warn!(file = %file.display(), %error, kept, "secrets cannot be read");
+                self.version = found;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn version_of(file: &Path) -> std::io::Result<Version> {
+    let found = std::fs::metadata(file)?;
+    Ok(Version { modified: found.modified()?, bytes: found.len() })
+}
+
+fn read(file: &Path) -> Result<(Version, Arc<[Secret]>)> {
+    let unreadable = |error: std::io::Error| {
+        let message = format!("the file {} cannot be read: {error}", file.display());
+        Error::invalid("secret", message)
+    };
+    // Before the text: a change in between is seen the next time.
+    let version = version_of(file).map_err(unreadable)?;
+    if version.bytes > MAX_FILE_BYTES {
+        let bytes = version.bytes;
+        let message = format!("the file has {bytes} bytes, the limit is {MAX_FILE_BYTES}");
+        return Err(Error::invalid("secret", message));
+    }
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    Ok((version, secrets_of(&text)?))
+}
+
+fn secrets_of(text: &str) -> Result<Arc<[Secret]>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let secrets = lines.map(Secret::new).collect::<Result<Arc<[Secret]>>>()?;
+    match secrets.len() {
+        0 => Err(Error::invalid("secret", "secret is empty")),
+        1..=MAX_SECRETS => Ok(secrets),
+        count => {
+            let message = format!("there are {count} secrets, the limit is {MAX_SECRETS}");
+            Err(Error::invalid("secret", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(secrets: &Secrets) -> Vec<String> {
+        secrets.current().iter().map(|secret| secret.0.clone()).collect()
+    }
+
+    /// Makes the file due for a look, as a second would.
+    fn wait(secrets: &Secrets) {
+        let mut kept = secrets.0.kept.lock().unwrap();
+        kept.looked_at = kept.looked_at.checked_sub(LOOK_INTERVAL).unwrap();
+    }
+
+    #[test]
+    fn a_secret_never_shows_itself() {
+        let secrets = Secrets::of_text("canary-of-the-secret\ncanary-too").unwrap();
+        assert!(!format!("{secrets:?}").contains("canary"), "{secrets:?}");
+        let refused = Secret::new("whsec_canary!").unwrap().signing_key().unwrap_err();
+        assert!(!refused.to_string().contains("canary"), "{refused}");
+    }
+
+    #[test]
+    fn a_signing_key_is_base64_with_and_without_prefix_or_text_as_it_is() {
+        let table: [(&str, &[u8]); 4] = [
+            ("whsec_AAEC", &[0, 1, 2]),
+            ("AAEC", &[0, 1, 2]),
+            ("whsec_AAECAw", &[0, 1, 2, 3]),
+            ("it's a secret", b"it's a secret"),
+        ];
+        for (text, key) in table {
+            assert_eq!(Secret::new(text).unwrap().signing_key().unwrap(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_secret_is_on_each_line() {
+        let secrets = Secrets::of_text("\n  new one \r\n\nold\n").unwrap();
+        assert_eq!(shown(&secrets), ["new one", "old"]);
+        assert!(secrets.have(b"old") && secrets.have(b"new one") && !secrets.have(b"new"));
+        for (text, why) in [(" \n", "empty"), ("x\n".repeat(9).as_str(), "limit")] {
+            let error = Secrets::of_text(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_lost_one_leaves_what_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secrets");
+        std::fs::write(&file, "old\n").unwrap();
+        let secrets = Secrets::of_file(&file).unwrap();
+        std::fs::write(&file, "new\nold\n").unwrap();
+        assert_eq!(shown(&secrets), ["old"], "looked at twice within a second");
+        wait(&secrets);
+        assert_eq!(shown(&secrets), ["new", "old"]);
+        for broken in ["", "\n\n"] {
+            std::fs::write(&file, broken).unwrap();
+            wait(&secrets);
+            assert_eq!(shown(&secrets), ["new", "old"]);
+        }
+        std::fs::remove_file(&file).unwrap();
+        wait(&secrets);
+        assert_eq!(shown(&secrets), ["new", "old"]);
+        std::fs::write(&file, "newest\n").unwrap();
+        wait(&secrets);
+        assert_eq!(shown(&secrets), ["newest"]);
+        assert!(Secrets::of_file(&folder.path().join("nosuch")).is_err());
+    }
+}

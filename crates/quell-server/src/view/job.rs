@@ -1,0 +1,322 @@
+//! Jobs, and what happened to them.
+
+use quell::effect::Effect as EffectRow;
+use quell::job::{Explanation as Found, JobFilter, describe_reason};
+use quell::trigger::{TraceContext, TriggerId};
+use quell::{Job as JobRow, JobId, JobResult, JobState, Key, QueueName, TaskName, Timestamp};
+use quell_core::attempt::{Attempt as AttemptRow, AttemptOutcome};
+use quell_core::schedule::TickedBy;
+use quell_core::{EffectName, LeaseToken, ScheduleName, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use super::{Document, there};
+
+/// The most of an error that a row of a list has, in bytes.
+const LISTED_ERROR: usize = 1 << 10;
+
+/// A job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// Its task.
+    pub task: TaskName,
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its partition of the queue.
+    pub partition: Option<Key>,
+    /// Its debounce key.
+    pub key: Option<Key>,
+    /// Its state.
+    pub state: JobState,
+    /// Higher runs first.
+    pub priority: i16,
+    /// Left out of lists that did not ask for it.
+    #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Document>,
+    /// How many triggers it covers.
+    pub triggers: u64,
+    /// How many triggers it counted that a leading edge did not run (R13).
+    pub not_run: u64,
+    /// Its first trigger.
+    pub first_at: Option<String>,
+    /// Its last trigger.
+    pub last_at: Option<String>,
+    /// When it is, or was, due.
+    pub due_at: Option<String>,
+    /// Why it is due then.
+    pub due_because: String,
+    /// It runs no earlier: a delay or a backoff.
+    pub not_before: Option<String>,
+    /// Whether another job of its key goes first.
+    pub waits_for_its_key: bool,
+    /// How many attempts it had.
+    pub attempt: u32,
+    /// How many of them failed in a row.
+    pub failures: u32,
+    /// How often it started, expired leases included.
+    pub starts: u64,
+    /// How many of its leases expired in a crash.
+    pub lapses: u32,
+    /// The worker that runs it, or ran it last.
+    pub worker: Option<WorkerId>,
+    /// When its last attempt started.
+    pub started_at: Option<String>,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// The window that took it in.
+    pub absorbed_by: Option<JobId>,
+    /// What went wrong last.
+    pub error: Option<String>,
+    /// Left out of lists that did not ask for it; null where there is none.
+    #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    pub output: Option<Option<Document>>,
+    /// The trace contexts of its first triggers (R42).
+    pub traces: Vec<TraceContext>,
+}
+
+impl Job {
+    /// All of a job.
+    #[must_use]
+    pub fn whole(job: &JobRow) -> Self {
+        Job {
+            payload: Some(Document::from(&job.payload)),
+            output: Some(job.output.as_ref().map(Document::from)),
+            error: job.error.clone(),
+            ..Job::row(job)
+        }
+    }
+
+    /// A row of a list: without payload and output, and with the beginning of a long error. A page of jobs
+    /// with large payloads stays small.
+    #[must_use]
+    pub fn row(job: &JobRow) -> Self {
+        let moment = |time: Timestamp| (time != Timestamp::MIN).then(|| time.to_string());
+        let window = &job.window;
+        Job {
+            id: job.id,
+            task: job.task.clone(),
+            queue: job.queue.clone(),
+            partition: job.partition.clone(),
+            key: job.key.clone(),
+            state: job.state,
+            priority: job.priority,
+            payload: None,
+            triggers: window.triggers,
+            not_run: job.suppressed,
+            first_at: moment(window.first_at),
+            last_at: moment(window.last_at),
+            due_at: moment(window.due_at),
+            due_because: describe_reason(window.reason).to_owned(),
+            not_before: moment(window.not_before),
+            waits_for_its_key: job.waits,
+            attempt: job.attempt,
+            failures: job.failures,
+            starts: job.starts(),
+            lapses: job.crashes,
+            worker: job.worker.clone(),
+            started_at: job.started_at.and_then(moment),
+            ended_at: job.ended_at.and_then(moment),
+            absorbed_by: job.absorbed_by,
+            error: job.error.as_deref().map(beginning),
+            output: None,
+            traces: job.traces.iter().collect(),
+        }
+    }
+}
+
+fn beginning(error: &str) -> String {
+    let cut = error.get(..error.floor_char_boundary(LISTED_ERROR)).unwrap_or_default();
+    if cut.len() == error.len() { error.to_owned() } else { format!("{cut}…") }
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Jobs {
+    /// The newest first.
+    pub jobs: Vec<Job>,
+    /// Where the next page begins.
+    pub next_before: Option<JobId>,
+}
+
+impl Jobs {
+    /// The page of a filter; `whole` jobs have their payloads and outputs.
+    #[must_use]
+    pub fn new(jobs: &[JobRow], filter: &JobFilter, whole: bool) -> Self {
+        let show = if whole { Job::whole } else { Job::row };
+        let is_full = jobs.len() == filter.page();
+        let next_before = jobs.last().filter(|_| is_full).map(|job| job.id);
+        Jobs { jobs: jobs.iter().map(show).collect(), next_before }
+    }
+}
+
+/// The result of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ResultOfJob {
+    /// The job.
+    pub job: JobId,
+    /// Its state.
+    pub state: JobState,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// What it put out.
+    pub output: Option<Document>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+impl From<&JobResult> for ResultOfJob {
+    fn from(result: &JobResult) -> Self {
+        ResultOfJob {
+            job: result.job,
+            state: result.state,
+            ended: result.is_ended(),
+            output: result.output.as_ref().map(Document::from),
+            error: result.error.clone(),
+        }
+    }
+}
+
+/// One attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its fencing token.
+    pub token: LeaseToken,
+    /// The worker that runs it, or ran it last.
+    pub worker: WorkerId,
+    /// When its last attempt started.
+    pub started_at: String,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// How long it took.
+    pub seconds: Option<f64>,
+    /// How it ended.
+    pub outcome: Option<AttemptOutcome>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+impl From<&AttemptRow> for Attempt {
+    fn from(attempt: &AttemptRow) -> Self {
+        let lasted = |end: Timestamp| end.since(attempt.started_at).as_secs_f64();
+        Attempt {
+            token: attempt.token,
+            worker: attempt.worker.clone(),
+            started_at: attempt.started_at.to_string(),
+            ended_at: attempt.ended_at.map(|time| time.to_string()),
+            seconds: attempt.ended_at.map(lasted),
+            outcome: attempt.outcome,
+            error: attempt.error.clone(),
+        }
+    }
+}
+
+/// A recorded effect; a long result is cut.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Effect {
+    /// Its name.
+    pub name: EffectName,
+    /// Its debounce key.
+    pub key: Key,
+    /// `done` or `intended`.
+    pub state: String,
+    /// When it was intended.
+    pub begun_at: String,
+    /// The start of the job that intended it.
+    pub begun_by: u64,
+    /// When it was done.
+    pub done_at: Option<String>,
+    /// The start of the job that did it.
+    pub done_by: Option<u64>,
+    /// The beginning of its result.
+    pub result: Option<String>,
+}
+
+impl From<&EffectRow> for Effect {
+    fn from(effect: &EffectRow) -> Self {
+        let done = effect.done.as_ref();
+        Effect {
+            name: effect.name.clone(),
+            key: effect.key.clone(),
+            state: if done.is_some() { "done" } else { "intended" }.to_owned(),
+            begun_at: effect.begun_at.to_string(),
+            begun_by: effect.begun_by.starts(),
+            done_at: done.map(|done| done.at.to_string()),
+            done_by: done.map(|done| done.by.starts()),
+            result: effect.shown_result().map(str::to_owned),
+        }
+    }
+}
+
+/// A tick of a schedule that made or joined a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tick {
+    /// The schedule.
+    pub schedule: ScheduleName,
+    /// The planned time.
+    pub tick: String,
+    /// Why it fired.
+    pub by: TickedBy,
+}
+
+/// The job that an imported one was elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// The job.
+    pub job: JobId,
+    /// Its first trigger.
+    pub first_at: String,
+}
+
+/// What happened to a job and why; `text` is the same for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The trigger that was asked for.
+    pub trigger: Option<TriggerId>,
+    /// The job.
+    pub job: Job,
+    /// Its attempts on record, the oldest first.
+    pub attempts: Vec<Attempt>,
+    /// How many more it had.
+    pub attempts_dropped: u64,
+    /// The jobs that it took in.
+    pub absorbed: Vec<JobId>,
+    /// The open window of its key.
+    pub open_window: Option<JobId>,
+    /// The ticks of schedules that it covers.
+    pub ticks: Vec<Tick>,
+    /// Its payload before an edit (R26).
+    pub original_payload: Option<Document>,
+    /// The job that it was elsewhere.
+    pub imported_from: Option<Origin>,
+    /// Its recorded effects.
+    pub effects: Vec<Effect>,
+    /// The same, for people.
+    pub text: String,
+}
+
+impl From<&Found> for Explanation {
+    fn from(found: &Found) -> Self {
+        let tick = |tick: &quell_core::schedule::Tick| Tick {
+            schedule: tick.schedule.clone(),
+            tick: tick.tick.to_string(),
+            by: tick.by,
+        };
+        Explanation {
+            trigger: found.trigger,
+            job: Job::whole(&found.job),
+            attempts: found.attempts.iter().map(Attempt::from).collect(),
+            attempts_dropped: found.dropped_attempts(),
+            absorbed: found.absorbed.clone(),
+            open_window: found.open_window,
+            ticks: found.ticks.iter().map(tick).collect(),
+            original_payload: found.past.original.as_ref().map(Document::from),
+            imported_from: found
+                .past
+                .origin
+                .map(|origin| Origin { job: origin.job, first_at: origin.first_at.to_string() }),
+            effects: found.effects.iter().map(Effect::from).collect(),
+            text: found.to_string(),
+        }
+    }
+}

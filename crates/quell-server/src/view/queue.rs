@@ -1,0 +1,89 @@
+//! Queues and tasks as they are set (R31–R33).
+
+use quell::queue::{QueueInfo, Rate as RateOf};
+use quell::{QueueName, TaskName};
+use serde::{Deserialize, Serialize};
+
+use crate::config::duration::exact;
+
+/// A queue with its settings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Queue {
+    /// Its name.
+    pub name: QueueName,
+    /// Attempts at once.
+    pub concurrency: Option<u32>,
+    /// Attempts at once by one worker.
+    pub worker_concurrency: Option<u32>,
+    /// Attempts at once of one partition.
+    pub partition_concurrency: Option<u32>,
+    /// Starts in a time.
+    pub rate: Option<Rate>,
+    /// Starts in a time of one partition.
+    pub partition_rate: Option<Rate>,
+    /// Whether nothing of it starts.
+    pub paused: bool,
+    /// The thresholds of tasks that name none.
+    pub debounce: Option<Thresholds>,
+}
+
+/// Starts in a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rate {
+    /// How many.
+    pub limit: u32,
+    /// In which time, such as `1m`.
+    pub period: String,
+}
+
+/// A quiet period and a longest delay.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Thresholds {
+    /// The quiet period, such as `10s`.
+    pub min: String,
+    /// The longest delay.
+    pub max: String,
+}
+
+/// All queues.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Queues {
+    /// By name.
+    pub queues: Vec<Queue>,
+}
+
+impl From<&QueueInfo> for Queue {
+    fn from(queue: &QueueInfo) -> Self {
+        let rate = |rate: RateOf| Rate { limit: rate.limit, period: exact(rate.period) };
+        let set = &queue.settings;
+        Queue {
+            name: queue.name.clone(),
+            concurrency: set.concurrency,
+            worker_concurrency: set.worker_concurrency,
+            partition_concurrency: set.partition_concurrency,
+            rate: set.rate.map(rate),
+            partition_rate: set.partition_rate.map(rate),
+            paused: set.paused,
+            debounce: set.debounce.map(|debounce| Thresholds {
+                min: exact(debounce.min()),
+                max: exact(debounce.max()),
+            }),
+        }
+    }
+}
+
+/// A task and whether it is paused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// Its name.
+    pub name: TaskName,
+    /// Whether nothing of it starts.
+    pub paused: bool,
+}
+
+/// All tasks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tasks {
+    /// By name.
+    pub tasks: Vec<Task>,
+}

@@ -1,0 +1,98 @@
+//! Schedules (R36).
+
+use quell::schedule::{CatchUp, ScheduleInfo, ScheduleName, ScheduleState, Spec};
+use quell::{Key, QueueName, TaskName};
+use serde::{Deserialize, Serialize};
+
+use super::Document;
+use crate::config::duration::exact;
+
+/// A schedule; `plan` is when it ticks, for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Its name.
+    pub name: ScheduleName,
+    /// What it triggers.
+    pub task: TaskName,
+    /// The queue of its jobs.
+    pub queue: QueueName,
+    /// The debounce key of its triggers.
+    pub key: Option<Key>,
+    /// Of its triggers.
+    pub priority: i16,
+    /// Of its triggers.
+    pub payload: Document,
+    /// What becomes of missed ticks.
+    pub catch_up: CatchUp,
+    /// `active` or `paused`.
+    pub state: String,
+    /// The newest tick that fired.
+    pub last: Option<String>,
+    /// The next tick.
+    pub next: Option<String>,
+    /// When it ticks, for people.
+    pub plan: String,
+    /// Its cron expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The time zone of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Its interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<String>,
+    /// Where its intervals begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anchor: Option<String>,
+}
+
+/// All schedules.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Schedules {
+    /// By name.
+    pub schedules: Vec<Schedule>,
+}
+
+impl From<&ScheduleInfo> for Schedule {
+    fn from(info: &ScheduleInfo) -> Self {
+        let schedule = &info.schedule;
+        let trigger = &schedule.trigger;
+        let mut shown = Schedule {
+            name: schedule.name.clone(),
+            task: trigger.task.clone(),
+            queue: trigger.queue.clone(),
+            key: trigger.keyed.as_ref().map(|keyed| keyed.key.clone()),
+            priority: trigger.priority,
+            payload: Document::from(&trigger.payload),
+            catch_up: schedule.catch_up,
+            state: if info.state == ScheduleState::Paused { "paused" } else { "active" }.to_owned(),
+            last: info.last.map(|tick| tick.to_string()),
+            next: info.next.map(|tick| tick.to_string()),
+            plan: String::new(),
+            cron: None,
+            zone: None,
+            every: None,
+            anchor: None,
+        };
+        match &schedule.spec {
+            Spec::Cron(cron) => {
+                shown.plan = format!("{} {}", cron.expression(), cron.zone());
+                shown.cron = Some(cron.expression().to_owned());
+                shown.zone = Some(cron.zone().to_owned());
+            }
+            Spec::Every(every) => {
+                let interval = exact(every.interval());
+                shown.plan = format!("every {interval}");
+                shown.every = Some(interval);
+                shown.anchor = Some(every.anchor().to_string());
+            }
+        }
+        shown
+    }
+}
+
+impl From<&[ScheduleInfo]> for Schedules {
+    fn from(known: &[ScheduleInfo]) -> Self {
+        Schedules { schedules: known.iter().map(Schedule::from).collect() }
+    }
+}
