@@ -1,7 +1,7 @@
 //! Webhook sources: what other services send, made triggers.
 //!
 //! A request passes `scheme` (its signature, over the bytes as they came), then `document` (its body as JSON),
-//! then the templates of `template`. `http::sources` has the route. Nothing here waits: [`Source::read`] is a
+//! then the templates of `template`. `http::sources` has the route. Nothing here waits: `Source::read` is a
 //! function of a request and the time.
 //!
 //! Invariant: a payload is the body's own bytes, or what a template made of values that it can carry exactly.
