@@ -54,6 +54,8 @@ enum Command {
     Simulate(cli::simulate::Args),
     /// Check a store: its clock and other problems.
     Doctor(cli::doctor::Args),
+    /// Print the description of the HTTP API (OpenAPI 3.1).
+    Openapi,
 }
 
 fn main() -> ExitCode {
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => cli::replay::run(args, &mut out),
         Command::Simulate(args) => cli::simulate::run(args, &mut out),
         Command::Doctor(args) => cli::doctor::run(&args, &mut out),
+        Command::Openapi => cli::openapi::run(&mut out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ mod process;
 pub mod proxy;
 pub mod redis;
 mod releases;
+mod schemathesis;
 pub mod sentinel;
 pub mod servicebus;
 
@@ -27,6 +28,7 @@ pub use postgres::{Postgres, psql};
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use releases::Release;
+pub use schemathesis::schemathesis;
 pub use sentinel::RedisSentinels;
 pub use servicebus::ServiceBus;
 

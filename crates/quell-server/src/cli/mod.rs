@@ -9,6 +9,7 @@ pub mod dead;
 pub mod doctor;
 pub mod jobs;
 pub(crate) mod numbers;
+pub mod openapi;
 mod page;
 mod pause;
 pub mod queue;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cli::source::{Source, ask, join, print_json, read_store};
-use crate::cli::text::{printable, rows, table};
+use crate::cli::text::{printable, table};
 use crate::view::{Backfilled, DeletedSchedule, Receipt, Schedule, Schedules};
 
 /// `quell schedule …`.
@@ -120,7 +120,14 @@ fn list(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     print_answer(source, &answer, out, |answer| {
         let columns = ["name", "task", "plan", "catch_up", "state", "last", "next"];
-        table(columns, &rows(&answer.schedules))
+        // Without payloads: a table shows none.
+        let listed = answer.schedules.iter().map(|one| {
+            json!({
+                "name": one.name, "task": one.task, "plan": one.plan, "catch_up": one.catch_up,
+                "state": one.state, "last": one.last, "next": one.next,
+            })
+        });
+        table(columns, &listed.collect::<Vec<_>>())
     })
 }
 

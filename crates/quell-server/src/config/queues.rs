@@ -9,33 +9,52 @@ use quell::trigger::Thresholds;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::duration;
 
 /// Settings of a queue.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = QueueSettings)]
 pub(crate) struct QueueText {
+    /// Attempts at once, over all processes.
     concurrency: Option<u32>,
+    /// Attempts at once by one worker.
     worker_concurrency: Option<u32>,
+    /// Attempts at once of one partition.
     partition_concurrency: Option<u32>,
+    /// Starts in a time.
     rate: Option<RateText>,
+    /// Starts in a time of one partition.
     partition_rate: Option<RateText>,
+    /// Whether nothing of it starts.
+    #[serde(default)]
     paused: bool,
+    /// The thresholds of tasks that name none.
     debounce: Option<ThresholdsText>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewRate)]
 struct RateText {
+    /// How many.
     limit: u32,
+    /// In which time, such as `1m`.
+    #[schema(value_type = String)]
     period: Length,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewThresholds)]
 struct ThresholdsText {
+    /// The quiet period, such as `10s`.
+    #[schema(value_type = String)]
     min: Length,
+    /// The longest delay, such as `1m`.
+    #[schema(value_type = String)]
     max: Length,
 }
 

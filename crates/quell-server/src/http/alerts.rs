@@ -7,10 +7,19 @@ use axum::extract::{Path, State};
 use quell::alert::{AlertName, AlertRow};
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use crate::view;
 
 /// `GET /v1/alerts`: those that this server declares, and those that others left in the store.
+#[utoipa::path(
+    get,
+    path = "/v1/alerts",
+    tag = "alerts",
+    operation_id = "alerts_list",
+    summary = "List alerts with their values and states.",
+    description = "",
+    responses((status = 200, body = view::Alerts, description = "Done."), Refused),
+)]
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Alerts>, ApiError> {
     let rows = api.quell.store().alerts().await?.into_iter();
     let mut rows: BTreeMap<AlertName, AlertRow> = rows.map(|row| (row.name.clone(), row)).collect();
@@ -25,6 +34,18 @@ pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Alerts>, A
 
 /// `DELETE /v1/alerts/{name}`: removes its state and the notices that wait for a sink. A declared
 /// alert begins again.
+#[utoipa::path(
+    delete,
+    path = "/v1/alerts/{name}",
+    tag = "alerts",
+    operation_id = "alerts_forget",
+    summary = "Remove the record of an alert. A declared one begins again.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The alert."),
+    ),
+    responses((status = 200, body = view::ForgottenAlert, description = "Done."), Refused),
+)]
 pub(super) async fn forget(
     State(api): State<Api>,
     Path(name): Path<String>,

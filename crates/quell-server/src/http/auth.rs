@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::Api;
 use super::error::ApiError;
+use super::openapi;
 use crate::secrets::Secrets;
 
 /// Admits a request, or refuses it with the reason.
@@ -39,8 +40,9 @@ fn check(api: &Api, request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, "host", message));
     }
     let safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    let health = request.uri().path() == "/v1/healthz";
-    if let Some(token) = api.token.as_ref().filter(|_| !health) {
+    // Neither has anything of the store.
+    let open = matches!(request.uri().path(), "/v1/healthz" | openapi::JSON | openapi::PAGE);
+    if let Some(token) = api.token.as_ref().filter(|_| !open) {
         if !presents(request.headers(), token) {
             let message = "the bearer token is missing or wrong";
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "authorization", message));

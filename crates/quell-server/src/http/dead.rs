@@ -10,10 +10,11 @@ use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{JsonBody, parse};
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use crate::view;
 
@@ -23,39 +24,56 @@ pub const EXPORTED: &str = "exports";
 const MAX_EXPORTS: usize = 200;
 
 /// A filter, as callers write it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = DeadFilter)]
 struct Asked {
+    /// Only of this task.
     task: Option<String>,
+    /// Only of this queue.
     queue: Option<String>,
+    /// Only with this text in their last error, in capitals or not.
     error: Option<String>,
+    /// Only those that died at this time or later.
+    #[schema(value_type = Option<String>)]
     died_after: Option<jiff::Timestamp>,
+    /// Only those that died before this time.
+    #[schema(value_type = Option<String>)]
     died_before: Option<jiff::Timestamp>,
+    /// The place where the page before ended.
     before: Option<String>,
+    /// At most this many, up to 200.
     limit: Option<usize>,
-    /// Of a discard.
+    /// Of a discard, and required there: the log and the history record it.
     reason: Option<String>,
 }
 
 /// The body of an import.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Import {
+    /// Jobs as an export has them, at most 200 and 8 MiB.
+    #[schema(value_type = Vec<Object>)]
     exports: Vec<DeadExport>,
 }
 
 /// The body of the redrive of one job.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Redrive)]
 struct Edited<'a> {
+    /// The payload from now on, in place of the job's own.
     #[serde(borrow)]
+    #[schema(value_type = view::Document, required = false)]
     payload: Option<&'a RawValue>,
 }
 
 /// The body of the discard of one job.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Discard)]
 struct Why {
+    /// Required: the log and the history record it.
     reason: Option<String>,
 }
 
@@ -120,6 +138,25 @@ fn limit(limit: usize) -> Result<usize, ApiError> {
 
 /// `GET /v1/dead?task=&queue=&error=&died_after=&died_before=&before=&limit=`: the latest death
 /// first, and how many match.
+#[utoipa::path(
+    get,
+    path = "/v1/dead",
+    tag = "dead jobs",
+    operation_id = "dead_list",
+    summary = "List dead jobs, the latest death first.",
+    description = "",
+    params(
+        ("task" = Option<String>, Query, description = "Only of this task."),
+        ("queue" = Option<String>, Query, description = "Only of this queue."),
+        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
+        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
+        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
+        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        ("payload" = Option<bool>, Query, description = "Whether payloads and outputs are wanted."),
+    ),
+    responses((status = 200, body = view::DeadJobs, description = "Done."), Refused),
+)]
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -131,6 +168,24 @@ pub(super) async fn list(
 }
 
 /// `GET /v1/dead/causes?…`: the causes of death with their numbers, the most frequent `limit` first.
+#[utoipa::path(
+    get,
+    path = "/v1/dead/causes",
+    tag = "dead jobs",
+    operation_id = "dead_causes",
+    summary = "Count dead jobs by cause, the most frequent first.",
+    description = "",
+    params(
+        ("task" = Option<String>, Query, description = "Only of this task."),
+        ("queue" = Option<String>, Query, description = "Only of this queue."),
+        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
+        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
+        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
+        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+    ),
+    responses((status = 200, body = view::Causes, description = "Done."), Refused),
+)]
 pub(super) async fn causes(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -141,6 +196,24 @@ pub(super) async fn causes(
 }
 
 /// `GET /v1/dead/exports?…`: the same with every detail, as an export has it.
+#[utoipa::path(
+    get,
+    path = "/v1/dead/exports",
+    tag = "dead jobs",
+    operation_id = "dead_export",
+    summary = "Export dead jobs, each with its whole record.",
+    description = "",
+    params(
+        ("task" = Option<String>, Query, description = "Only of this task."),
+        ("queue" = Option<String>, Query, description = "Only of this queue."),
+        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
+        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
+        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
+        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+    ),
+    responses((status = 200, body = view::Exports, description = "Done."), Refused),
+)]
 pub(super) async fn export(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -151,6 +224,16 @@ pub(super) async fn export(
 }
 
 /// `POST /v1/dead/redrive`: one page of those that match.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/redrive",
+    tag = "dead jobs",
+    operation_id = "dead_redrive",
+    summary = "Redrive one page of the dead jobs that match.",
+    description = "",
+    request_body = Asked,
+    responses((status = 200, body = view::Swept, description = "Done."), Refused),
+)]
 pub(super) async fn redrive(
     State(api): State<Api>,
     body: JsonBody,
@@ -165,6 +248,16 @@ pub(super) async fn redrive(
 }
 
 /// `POST /v1/dead/discard`: one page of those that match, for good, with a reason.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/discard",
+    tag = "dead jobs",
+    operation_id = "dead_discard",
+    summary = "Discard one page of the dead jobs that match, for good.",
+    description = "",
+    request_body = Asked,
+    responses((status = 200, body = view::Swept, description = "Done."), Refused),
+)]
 pub(super) async fn discard(
     State(api): State<Api>,
     body: JsonBody,
@@ -183,6 +276,16 @@ fn reason(reason: Option<String>) -> Result<String, ApiError> {
 }
 
 /// `POST /v1/dead/import`: exported dead jobs become dead jobs here.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/import",
+    tag = "dead jobs",
+    operation_id = "dead_import",
+    summary = "Import exported dead jobs. Those that are here already stay as they are.",
+    description = "",
+    request_body = Import,
+    responses((status = 200, body = view::Imported, description = "Done."), Refused),
+)]
 pub(super) async fn import(
     State(api): State<Api>,
     body: JsonBody,
@@ -199,6 +302,19 @@ pub(super) async fn import(
 }
 
 /// `POST /v1/jobs/{id}/redrive`, with another payload where the body brings one (R26).
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/redrive",
+    tag = "dead jobs",
+    operation_id = "dead_redrive_one",
+    summary = "Redrive a dead job, with another payload where the body has one.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    request_body = Option<Edited<'_>>,
+    responses((status = 200, body = view::Redriven, description = "Done."), Refused),
+)]
 pub(super) async fn redrive_one(
     State(api): State<Api>,
     Path(id): Path<String>,
@@ -214,6 +330,19 @@ pub(super) async fn redrive_one(
 }
 
 /// `POST /v1/jobs/{id}/discard`, with a reason.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/discard",
+    tag = "dead jobs",
+    operation_id = "dead_discard_one",
+    summary = "Discard a dead job, for good.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    request_body = Why,
+    responses((status = 200, body = view::DiscardedJob, description = "Done."), Refused),
+)]
 pub(super) async fn discard_one(
     State(api): State<Api>,
     Path(id): Path<String>,

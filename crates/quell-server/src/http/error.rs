@@ -2,13 +2,64 @@
 //!
 //! Errors of the store or of Quell itself are logged under the id; the caller gets the id only.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell::ErrorKind;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use tracing::error;
+use utoipa::ToSchema;
+use utoipa::openapi::{Content, Ref, RefOr, Response as Documented, ResponseBuilder};
+
+/// Why a request was refused or failed: problem details (RFC 9457), and the same for programs as `error`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Problem {
+    /// `about:blank`: the status says the type, `error.kind` more.
+    #[serde(rename = "type")]
+    about: String,
+    /// The name of the status.
+    title: String,
+    /// The status.
+    status: u16,
+    /// What is wrong, for people.
+    detail: String,
+    /// The same for programs.
+    error: Cause,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct Cause {
+    /// `invalid`, `not_found`, `unavailable` and others.
+    kind: String,
+    /// The field, parameter or header at fault.
+    field: Option<String>,
+    /// What is wrong, for people.
+    message: String,
+    /// The id under which the log has an error of the server.
+    id: Option<String>,
+}
+
+/// What every operation may answer in place of its result.
+pub(crate) struct Refused;
+
+impl utoipa::IntoResponses for Refused {
+    fn responses() -> BTreeMap<String, RefOr<Documented>> {
+        let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+        let refused = ResponseBuilder::new()
+            .description("The request was refused, or failed.")
+            .content(PROBLEM, problem)
+            .build();
+        BTreeMap::from([("default".to_owned(), RefOr::T(refused))])
+    }
+}
+
+/// The content type of problem details.
+const PROBLEM: &str = "application/problem+json";
 
 /// A failed request.
 #[derive(Debug)]
@@ -116,10 +167,15 @@ impl From<quell::Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let ApiError { status, kind, field, message, id } = self;
-        let body = json!({
-            "error": { "kind": kind, "field": field, "message": message, "id": id }
-        });
-        let mut response = (status, Json(body)).into_response();
+        let problem = Problem {
+            about: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: message.clone(),
+            error: Cause { kind: kind.to_owned(), field, message, id },
+        };
+        let mut response = (status, Json(problem)).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

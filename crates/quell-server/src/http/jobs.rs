@@ -1,7 +1,7 @@
 //! Reading jobs, and what an operator does to one.
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use crate::view;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -11,6 +11,24 @@ use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
 
 /// `GET /v1/jobs?task=&queue=&state=&key=&before=&limit=&payload=`.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs",
+    tag = "jobs",
+    operation_id = "jobs_list",
+    summary = "List jobs, the newest first.",
+    description = "",
+    params(
+        ("task" = Option<String>, Query, description = "Only of this task."),
+        ("queue" = Option<String>, Query, description = "Only of this queue."),
+        ("state" = Option<view::State>, Query, description = "Only in this state."),
+        ("key" = Option<String>, Query, description = "Only of this debounce key."),
+        ("before" = Option<String>, Query, description = "Only jobs older than this one."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        ("payload" = Option<bool>, Query, description = "Whether payloads and outputs are wanted."),
+    ),
+    responses((status = 200, body = view::Jobs, description = "Done."), Refused),
+)]
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -89,6 +107,18 @@ impl Parameters {
 }
 
 /// `GET /v1/jobs/{id}`.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}",
+    tag = "jobs",
+    operation_id = "jobs_show",
+    summary = "Show a job, its attempts, and why it ran when it did.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    responses((status = 200, body = view::Explanation, description = "Done."), Refused),
+)]
 pub(super) async fn show(
     State(api): State<Api>,
     Path(id): Path<String>,
@@ -97,6 +127,20 @@ pub(super) async fn show(
 }
 
 /// `GET /v1/explain?id=` or `?key=&task=` (R15).
+#[utoipa::path(
+    get,
+    path = "/v1/explain",
+    tag = "jobs",
+    operation_id = "jobs_explain",
+    summary = "Explain a key, a job or a trigger.",
+    description = "",
+    params(
+        ("id" = Option<String>, Query, description = "A job, or a trigger such as `42.17`."),
+        ("key" = Option<String>, Query, description = "A debounce key, in place of an id."),
+        ("task" = Option<String>, Query, description = "The task of the key."),
+    ),
+    responses((status = 200, body = view::Explanation, description = "Done."), Refused),
+)]
 pub(super) async fn explain(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -133,6 +177,18 @@ async fn explanation(
 }
 
 /// `POST /v1/jobs/{id}/cancel`.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/cancel",
+    tag = "jobs",
+    operation_id = "jobs_cancel",
+    summary = "Cancel a job that waits or runs.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    responses((status = 200, body = view::CancelledJob, description = "Done."), Refused),
+)]
 pub(super) async fn cancel(
     State(api): State<Api>,
     Path(id): Path<String>,

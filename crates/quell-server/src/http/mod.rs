@@ -12,6 +12,7 @@ mod dead;
 mod error;
 mod jobs;
 pub mod metrics;
+mod openapi;
 mod queues;
 mod results;
 mod schedules;
@@ -29,17 +30,20 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::{ErrorKind, Quell, TaskName};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
+use crate::view;
 pub(crate) use body::depth;
 pub use dead::EXPORTED;
-use error::ApiError;
+use error::{ApiError, Refused};
 pub use sources::Sources;
 
 /// How long a request may take, its body included.
@@ -83,74 +87,94 @@ pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
 /// All routes behind the checks.
 pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
-    Router::new()
-        .route("/v1/tasks/{task}/triggers", post(triggers::trigger))
-        .route("/v1/tasks/{task}/windows/flush", post(triggers::flush))
-        .route("/v1/tasks/{task}/windows/cancel", post(triggers::cancel))
-        .route("/v1/tasks", get(queues::tasks))
-        .route("/v1/tasks/{task}/pause", post(queues::pause_task))
-        .route("/v1/tasks/{task}/resume", post(queues::resume_task))
-        .route("/v1/queues", get(queues::list))
-        .route("/v1/queues/{name}", put(queues::put).patch(queues::patch).delete(queues::delete))
-        .route("/v1/queues/{name}/pause", post(queues::pause))
-        .route("/v1/queues/{name}/resume", post(queues::resume))
-        .route("/v1/jobs", get(jobs::list))
-        .route("/v1/jobs/{id}", get(jobs::show))
-        .route("/v1/jobs/{id}/result", get(results::result))
-        .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
-        .route("/v1/jobs/{id}/discard", post(dead::discard_one))
-        .route("/v1/jobs/{id}/restore", post(unreadable::restore))
-        .merge(dead_routes(max_body))
-        .route("/v1/schedules", get(schedules::list))
-        .route(
-            "/v1/schedules/{name}",
-            get(schedules::show).put(schedules::set).delete(schedules::delete),
-        )
-        .route("/v1/schedules/{name}/pause", post(schedules::pause))
-        .route("/v1/schedules/{name}/resume", post(schedules::resume))
-        .route("/v1/schedules/{name}/run", post(schedules::run))
-        .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
-        .route("/v1/workers", get(workers::list))
-        .route("/v1/alerts", get(alerts::list))
-        .route("/v1/alerts/{name}", delete(alerts::forget))
-        .route("/v1/explain", get(jobs::explain))
-        .route("/v1/healthz", get(health))
+    let (routes, document) = routes(max_body).split_for_parts();
+    let (of_sources, of_all) = (sources::routes().split_for_parts(), document);
+    let (source_routes, described_sources) = of_sources;
+    let document = Arc::new(openapi::Described::new(openapi::merged(of_all, described_sources)));
+    routes
         .route("/metrics", get(metrics_page))
+        .merge(openapi::routes(document))
         .fallback(|| async { ApiError::not_found("path", "no such path") })
-        .method_not_allowed_fallback(|| async {
-            ApiError::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method",
-                "the path does not support this method",
-            )
-        })
+        .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(max_body))
         .layer(from_fn_with_state(api.clone(), auth::admit))
         // Sources have proofs and bounds of their own.
-        .merge(sources::routes())
+        .merge(source_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
         .layer(from_fn(auth::private))
         .with_state(api)
 }
 
-/// Imports and edits have bodies of their own size: a dead job may be larger than any trigger.
-fn dead_routes(max_body: usize) -> Router<Api> {
+async fn wrong_method() -> ApiError {
+    let message = "the path does not support this method";
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", message)
+}
+
+/// The API's description, as `quell openapi` prints it.
+#[must_use]
+pub fn description() -> utoipa::openapi::OpenApi {
+    let (_, of_all) = routes(0).split_for_parts();
+    openapi::merged(of_all, sources::routes().split_for_parts().1)
+}
+
+/// The routes with a description.
+fn routes(max_body: usize) -> OpenApiRouter<Api> {
+    // Imports and edits have bodies of their own size: a dead job may be larger than any trigger.
     let large = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
-    Router::new()
-        .route("/v1/dead", get(dead::list))
-        .route("/v1/dead/causes", get(dead::causes))
-        .route(&format!("/v1/dead/{EXPORTED}"), get(dead::export))
-        .route("/v1/dead/redrive", post(dead::redrive))
-        .route("/v1/dead/discard", post(dead::discard))
-        .route("/v1/dead/unreadable", get(unreadable::list))
-        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one).layer(large))
-        .route("/v1/dead/import", post(dead::import).layer(large))
+    let of_large = OpenApiRouter::new()
+        .routes(routes!(dead::redrive_one))
+        .routes(routes!(dead::import))
+        .layer(large);
+    OpenApiRouter::with_openapi(openapi::head())
+        .routes(routes!(triggers::trigger))
+        .routes(routes!(triggers::flush))
+        .routes(routes!(triggers::cancel))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::show))
+        .routes(routes!(results::result))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::explain))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::causes))
+        .routes(routes!(dead::export))
+        .routes(routes!(dead::redrive))
+        .routes(routes!(dead::discard))
+        .routes(routes!(dead::discard_one))
+        .routes(routes!(unreadable::list))
+        .routes(routes!(unreadable::restore))
+        .merge(of_large)
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::put, queues::patch, queues::delete))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(queues::tasks))
+        .routes(routes!(queues::pause_task))
+        .routes(routes!(queues::resume_task))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::show, schedules::set, schedules::delete))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::backfill))
+        .routes(routes!(workers::list))
+        .routes(routes!(alerts::list))
+        .routes(routes!(alerts::forget))
+        .routes(routes!(health))
 }
 
 /// Whether the store answers.
-async fn health(State(api): State<Api>) -> Result<Json<serde_json::Value>, ApiError> {
+#[utoipa::path(
+    get,
+    path = "/v1/healthz",
+    tag = "operation",
+    operation_id = "server_health",
+    summary = "Whether the store answers.",
+    description = "",
+    responses((status = 200, body = view::Health, description = "Done."), Refused),
+)]
+async fn health(State(api): State<Api>) -> Result<Json<view::Health>, ApiError> {
     api.quell.store().queues().await?;
-    Ok(Json(serde_json::json!({ "status": "ok" })))
+    Ok(Json(view::Health { status: "ok".to_owned() }))
 }
 
 async fn metrics_page(State(api): State<Api>) -> Result<Response, ApiError> {

@@ -8,17 +8,39 @@ use serde_json::{Map, Value};
 
 use super::Api;
 use super::body::{JsonBody, malformed, parse};
-use super::error::ApiError;
-use crate::config::queues::patched;
+use super::error::{ApiError, Refused};
+use crate::config::queues::{QueueText, patched};
 use crate::view;
 
 /// `GET /v1/queues`.
+#[utoipa::path(
+    get,
+    path = "/v1/queues",
+    tag = "queues",
+    operation_id = "queues_list",
+    summary = "List the queues that were set or had a trigger.",
+    description = "",
+    responses((status = 200, body = view::Queues, description = "Done."), Refused),
+)]
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Queues>, ApiError> {
     let queues = api.quell.queues().await?;
     Ok(Json(view::Queues { queues: queues.iter().map(view::Queue::from).collect() }))
 }
 
 /// `PUT /v1/queues/{name}`: these settings and no others.
+#[utoipa::path(
+    put,
+    path = "/v1/queues/{name}",
+    tag = "queues",
+    operation_id = "queues_put",
+    summary = "Replace all settings of a queue; a missing one is made.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    request_body = QueueText,
+    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+)]
 pub(super) async fn put(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -31,6 +53,19 @@ pub(super) async fn put(
 }
 
 /// `PATCH /v1/queues/{name}`: the fields that are given; null takes one away.
+#[utoipa::path(
+    patch,
+    path = "/v1/queues/{name}",
+    tag = "queues",
+    operation_id = "queues_patch",
+    summary = "Change the settings that are given; null removes one.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    request_body = QueueText,
+    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+)]
 pub(super) async fn patch(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -44,6 +79,18 @@ pub(super) async fn patch(
 }
 
 /// `DELETE /v1/queues/{name}`: nothing starts until it is set again (R32).
+#[utoipa::path(
+    delete,
+    path = "/v1/queues/{name}",
+    tag = "queues",
+    operation_id = "queues_delete",
+    summary = "Remove the settings of a queue: nothing of it starts until it is set again.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    responses((status = 200, body = view::DeletedQueue, description = "Done."), Refused),
+)]
 pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -57,6 +104,18 @@ pub(super) async fn delete(
 }
 
 /// `POST /v1/queues/{name}/pause` (R33).
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{name}/pause",
+    tag = "queues",
+    operation_id = "queues_pause",
+    summary = "Let nothing of a queue start.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+)]
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -65,6 +124,18 @@ pub(super) async fn pause(
 }
 
 /// `POST /v1/queues/{name}/resume` (R33).
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{name}/resume",
+    tag = "queues",
+    operation_id = "queues_resume",
+    summary = "Let a paused queue go on.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+)]
 pub(super) async fn resume(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -96,6 +167,15 @@ async fn set(
 }
 
 /// `GET /v1/tasks`: those that the store knows or this server declares.
+#[utoipa::path(
+    get,
+    path = "/v1/tasks",
+    tag = "tasks",
+    operation_id = "queues_tasks",
+    summary = "List the tasks and whether they are paused.",
+    description = "",
+    responses((status = 200, body = view::Tasks, description = "Done."), Refused),
+)]
 pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<view::Tasks>, ApiError> {
     let known = api.quell.tasks().await?;
     let mut settings: std::collections::BTreeMap<TaskName, TaskSettings> =
@@ -106,6 +186,18 @@ pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<view::Tasks>, A
 }
 
 /// `POST /v1/tasks/{task}/pause` (R33).
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/pause",
+    tag = "tasks",
+    operation_id = "queues_pause_task",
+    summary = "Let no attempt of a task start, in any queue.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+    ),
+    responses((status = 200, body = view::Task, description = "Done."), Refused),
+)]
 pub(super) async fn pause_task(
     State(api): State<Api>,
     Path(task): Path<String>,
@@ -114,6 +206,18 @@ pub(super) async fn pause_task(
 }
 
 /// `POST /v1/tasks/{task}/resume` (R33).
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/resume",
+    tag = "tasks",
+    operation_id = "queues_resume_task",
+    summary = "Let a paused task go on.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+    ),
+    responses((status = 200, body = view::Task, description = "Done."), Refused),
+)]
 pub(super) async fn resume_task(
     State(api): State<Api>,
     Path(task): Path<String>,

@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use quell::JobId;
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use crate::config::duration;
 use crate::view;
@@ -17,6 +17,19 @@ use crate::view;
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// `GET /v1/jobs/{id}/result?wait=`: responds when the job has ended, or the time is over.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}/result",
+    tag = "jobs",
+    operation_id = "results_result",
+    summary = "The result of a job: at once, or when it has ended.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+        ("wait" = Option<String>, Query, description = "Wait until it has ended, but no longer than this, such as `10s`; at most 20 s."),
+    ),
+    responses((status = 200, body = view::ResultOfJob, description = "Done."), Refused),
+)]
 pub(super) async fn result(
     State(api): State<Api>,
     Path(id): Path<String>,

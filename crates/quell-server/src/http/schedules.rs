@@ -9,45 +9,84 @@ use quell::{ErrorKind, Payload, Timestamp, When};
 use quell_core::schedule::no_such_schedule;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{JsonBody, parse};
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use super::triggers::{known_task, length};
 use crate::view;
 
 /// A schedule as callers write it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewSchedule)]
 struct Asked<'a> {
+    /// What it triggers.
     task: String,
+    /// Of its triggers; null by default.
     #[serde(borrow)]
+    #[schema(value_type = view::Document, required = false)]
     payload: Option<&'a RawValue>,
+    /// Its cron expression, such as `0 6 * * 1-5`; or `every`.
     cron: Option<String>,
+    /// The time zone of that; UTC by default.
     zone: Option<String>,
+    /// Its interval, such as `5m`.
     every: Option<String>,
+    /// Where its intervals begin.
+    #[schema(value_type = Option<String>)]
     anchor: Option<jiff::Timestamp>,
+    /// What becomes of missed ticks.
     #[serde(default)]
+    #[schema(value_type = view::MissedTicks)]
     catch_up: CatchUp,
+    /// Of its triggers.
     priority: Option<i16>,
+    /// Of its triggers, such as `10s`.
     delay: Option<String>,
 }
 
 /// A range of ticks, both ends included.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Range {
+    /// The first moment.
+    #[schema(value_type = String)]
     from: jiff::Timestamp,
+    /// The last moment.
+    #[schema(value_type = String)]
     to: jiff::Timestamp,
 }
 
 /// `GET /v1/schedules`.
+#[utoipa::path(
+    get,
+    path = "/v1/schedules",
+    tag = "schedules",
+    operation_id = "schedules_list",
+    summary = "List the schedules with their last and next ticks.",
+    description = "",
+    responses((status = 200, body = view::Schedules, description = "Done."), Refused),
+)]
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Schedules>, ApiError> {
     let known = api.quell.store().schedules().await?;
     Ok(Json(view::Schedules::from(&*known)))
 }
 
 /// `GET /v1/schedules/{name}`.
+#[utoipa::path(
+    get,
+    path = "/v1/schedules/{name}",
+    tag = "schedules",
+    operation_id = "schedules_show",
+    summary = "Show a schedule.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    responses((status = 200, body = view::Schedule, description = "Done."), Refused),
+)]
 pub(super) async fn show(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -57,6 +96,19 @@ pub(super) async fn show(
 }
 
 /// `PUT /v1/schedules/{name}`: makes it, or changes it; it stays paused where it was.
+#[utoipa::path(
+    put,
+    path = "/v1/schedules/{name}",
+    tag = "schedules",
+    operation_id = "schedules_set",
+    summary = "Make a schedule, or change it; it stays paused where it was.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    request_body = Asked<'_>,
+    responses((status = 200, body = view::Schedule, description = "Done."), Refused),
+)]
 pub(super) async fn set(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -84,6 +136,18 @@ pub(super) async fn set(
 }
 
 /// `DELETE /v1/schedules/{name}`.
+#[utoipa::path(
+    delete,
+    path = "/v1/schedules/{name}",
+    tag = "schedules",
+    operation_id = "schedules_delete",
+    summary = "Remove a schedule and the record of its ticks.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    responses((status = 200, body = view::DeletedSchedule, description = "Done."), Refused),
+)]
 pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -94,6 +158,18 @@ pub(super) async fn delete(
 }
 
 /// `POST /v1/schedules/{name}/pause`.
+#[utoipa::path(
+    post,
+    path = "/v1/schedules/{name}/pause",
+    tag = "schedules",
+    operation_id = "schedules_pause",
+    summary = "Let the ticks of a schedule pass by.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    responses((status = 200, body = view::Schedule, description = "Done."), Refused),
+)]
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -102,6 +178,18 @@ pub(super) async fn pause(
 }
 
 /// `POST /v1/schedules/{name}/resume`.
+#[utoipa::path(
+    post,
+    path = "/v1/schedules/{name}/resume",
+    tag = "schedules",
+    operation_id = "schedules_resume",
+    summary = "Go on with the next tick; what passed by does not fire.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    responses((status = 200, body = view::Schedule, description = "Done."), Refused),
+)]
 pub(super) async fn resume(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -110,6 +198,18 @@ pub(super) async fn resume(
 }
 
 /// `POST /v1/schedules/{name}/run`: now, once, outside the plan.
+#[utoipa::path(
+    post,
+    path = "/v1/schedules/{name}/run",
+    tag = "schedules",
+    operation_id = "schedules_run",
+    summary = "Trigger what a schedule triggers, now and outside of its plan.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    responses((status = 200, body = view::Receipt, description = "Done."), Refused),
+)]
 pub(super) async fn run(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -121,6 +221,19 @@ pub(super) async fn run(
 }
 
 /// `POST /v1/schedules/{name}/backfill`: the ticks of a range that have not fired.
+#[utoipa::path(
+    post,
+    path = "/v1/schedules/{name}/backfill",
+    tag = "schedules",
+    operation_id = "schedules_backfill",
+    summary = "Fire the ticks of a range that have not fired.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+    ),
+    request_body = Range,
+    responses((status = 200, body = view::Backfilled, description = "Done."), Refused),
+)]
 pub(super) async fn backfill(
     State(api): State<Api>,
     Path(name): Path<String>,

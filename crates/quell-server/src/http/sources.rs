@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use futures_util::StreamExt;
 use metrics::counter;
 use quell::trigger::NewTrigger;
@@ -19,9 +19,11 @@ use quell::{Batch, TaskName, Timestamp};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use super::triggers::trace_headers;
 use crate::sources::{self, Reading, Refusal, Source};
 use crate::view;
@@ -30,41 +32,105 @@ use crate::view;
 const ROOM: usize = 64 << 20;
 /// What a place in that room stands for, in bytes.
 const PLACE: usize = 1 << 10;
+/// How long a body waits for room.
+const FOR_ROOM: Duration = Duration::from_secs(2);
+/// How long a body may stand still.
+const FOR_CHUNK: Duration = Duration::from_secs(5);
 /// A body of more bytes than this is verified and parsed aside: it would hold up other requests.
 const LARGE: usize = 256 << 10;
 
 /// The declared sources, and the room for their bodies.
 #[derive(Debug)]
 pub struct Sources {
-    by_name: BTreeMap<String, Arc<Source>>,
-    room: Arc<Semaphore>,
+    by_name: BTreeMap<String, Declared>,
+    room: Room,
+}
+
+/// A source and its own part of the room: one that is flooded leaves the others theirs.
+#[derive(Clone, Debug)]
+struct Declared {
+    source: Arc<Source>,
+    room: Room,
 }
 
 impl Sources {
     /// Sources by their names.
     #[must_use]
     pub fn new(sources: BTreeMap<String, Source>) -> Self {
-        let by_name = sources.into_iter().map(|(name, source)| (name, Arc::new(source)));
-        Sources { by_name: by_name.collect(), room: Arc::new(Semaphore::new(ROOM / PLACE)) }
+        let declared = |source| Declared { source: Arc::new(source), room: Room::of(ROOM / 2) };
+        let by_name = sources.into_iter().map(|(name, source)| (name, declared(source)));
+        Sources { by_name: by_name.collect(), room: Room::of(ROOM) }
     }
 }
 
-pub(super) fn routes() -> Router<Api> {
-    Router::new().route("/in/{source}", post(deliver))
+/// Room for bodies, in places of [`PLACE`] bytes.
+#[derive(Clone, Debug)]
+struct Room(Arc<Semaphore>);
+
+impl Room {
+    fn of(bytes: usize) -> Self {
+        Room(Arc::new(Semaphore::new(bytes / PLACE)))
+    }
 }
 
+/// What a body holds of a room; it grows with the body.
+#[derive(Debug)]
+struct Held {
+    room: Room,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    fn none_of(room: &Room) -> Self {
+        Held { room: room.clone(), permit: None }
+    }
+
+    /// Holds what this number of bytes needs; false where there is no room for them for a while.
+    async fn grow(&mut self, bytes: usize) -> bool {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = bytes.div_ceil(PLACE).saturating_sub(held);
+        let Ok(more @ 1..) = u32::try_from(more) else { return more == 0 };
+        let room = Arc::clone(&self.room.0);
+        match tokio::time::timeout(FOR_ROOM, room.acquire_many_owned(more)).await {
+            Ok(Ok(more)) => match &mut self.permit {
+                Some(permit) => permit.merge(more),
+                None => self.permit = Some(more),
+            },
+            Ok(Err(_)) | Err(_) => return false,
+        }
+        true
+    }
+}
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(deliver))
+}
+
+#[utoipa::path(
+    post,
+    path = "/in/{source}",
+    tag = "sources",
+    operation_id = "sources_deliver",
+    summary = "A delivery of a webhook source, verified by its secret and not by the bearer token.",
+    description = "",
+    params(
+        ("source" = String, Path, description = "The source."),
+    ),
+    request_body = view::Document,
+    responses((status = 202, body = view::Receipt, description = "Done."), Refused),
+)]
 async fn deliver(
     State(api): State<Api>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Response {
-    let Some(source) = api.sources.by_name.get(&name) else {
+    let Some(declared) = api.sources.by_name.get(&name) else {
         return ApiError::not_found("source", "no such source is declared").into_response();
     };
     let (head, body) = request.into_parts();
     let delivery = Delivery { headers: head.headers, query: query.unwrap_or_default() };
-    match accept(&api, source, delivery, body).await {
+    match accept(&api, declared, delivery, body).await {
         Ok((outcome, response)) => {
             counted(&name, outcome);
             response
@@ -91,17 +157,17 @@ struct Delivery {
 
 async fn accept(
     api: &Api,
-    source: &Arc<Source>,
+    declared: &Declared,
     delivery: Delivery,
     body: Body,
 ) -> Result<(&'static str, Response), ApiError> {
+    let source = &declared.source;
     source
         .claims(&delivery.headers, &delivery.query)
         .map_err(|refusal| refused(source, refusal))?;
-    let (body, place) = read(api, source, &delivery.headers, body).await?;
+    let body = read(api, declared, &delivery.headers, body).await?;
     let traced = trace_headers(&delivery.headers);
     let read = verified(api, source, delivery, body).await?;
-    drop(place);
     match read {
         Reading::Ignored(why) => {
             let body = json!({ "receipt": "ignored", "because": why });
@@ -124,7 +190,9 @@ async fn accept(
             let response = if source.is_slack() {
                 StatusCode::OK.into_response()
             } else {
-                (StatusCode::ACCEPTED, Json(view::Receipt::new(&task, receipt))).into_response()
+                // What a handler put out is not for the sender of a webhook.
+                let shown = view::Receipt::new(&task, receipt).without_output();
+                (StatusCode::ACCEPTED, Json(shown)).into_response()
             };
             Ok((receipt.outcome(), response))
         }
@@ -137,13 +205,21 @@ fn derived(api: &Api, task: &TaskName, trigger: NewTrigger) -> Result<NewTrigger
     Ok(declared.checked.with_derived_key(trigger, api.quell.clock().now())?)
 }
 
+/// A body with its places in the rooms.
+#[derive(Debug)]
+struct Read {
+    bytes: Bytes,
+    /// Kept until the body is gone, also where its caller has left.
+    _places: [Held; 2],
+}
+
 /// Reads a body within its own bound and the room of all.
 async fn read(
     api: &Api,
-    source: &Source,
+    Declared { source, room }: &Declared,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
+) -> Result<Read, ApiError> {
     let most = source.max_body();
     let too_large = |bytes: usize| {
         let message = format!(
@@ -152,35 +228,41 @@ async fn read(
         );
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body", message)
     };
-    let told = headers.get("content-length").and_then(|length| length.to_str().ok());
-    let told: usize = told.and_then(|length| length.parse().ok()).unwrap_or_default();
-    if told > most {
-        return Err(too_large(told));
+    let length = headers.get("content-length").and_then(|length| length.to_str().ok());
+    let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or_default();
+    if length > most {
+        return Err(too_large(length));
     }
-    let mut place: Option<OwnedSemaphorePermit> = None;
+    let mut places = [Held::none_of(room), Held::none_of(&api.sources.room)];
     let mut bytes = Vec::new();
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
-        let broken = |error| {
-            let message = format!("the body ended early: {error}");
-            ApiError::new(StatusCode::BAD_REQUEST, "body", message)
+    loop {
+        let next = tokio::time::timeout(FOR_CHUNK, chunks.next()).await;
+        let chunk = match next {
+            Ok(None) => break,
+            Ok(Some(Ok(chunk))) => chunk,
+            Ok(Some(Err(error))) => {
+                let message = format!("the body ended early: {error}");
+                return Err(ApiError::new(StatusCode::BAD_REQUEST, "body", message));
+            }
+            Err(_) => {
+                let message = format!("nothing of the body came for {FOR_CHUNK:?}");
+                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body", message));
+            }
         };
-        let chunk = chunk.map_err(broken)?;
-        if bytes.len() + chunk.len() > most {
-            return Err(too_large(bytes.len() + chunk.len()));
+        let total = bytes.len() + chunk.len();
+        if total > most {
+            return Err(too_large(total));
         }
-        let places = u32::try_from(chunk.len().div_ceil(PLACE)).unwrap_or(u32::MAX);
-        let Ok(more) = Arc::clone(&api.sources.room).try_acquire_many_owned(places) else {
-            let message = "the server is reading too many bodies: send it again";
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "body", message));
-        };
-        match &mut place {
-            Some(place) => place.merge(more),
-            None => place = Some(more),
+        for place in &mut places {
+            if !place.grow(total).await {
+                let message = "the server is reading too many bodies: send it again";
+                return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "body", message));
+            }
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok((Bytes::from(bytes), place))
+    Ok(Read { bytes: Bytes::from(bytes), _places: places })
 }
 
 /// Verifies a delivery and reads it, aside if it is large.
@@ -188,16 +270,16 @@ async fn verified(
     api: &Api,
     source: &Arc<Source>,
     delivery: Delivery,
-    body: Bytes,
+    body: Read,
 ) -> Result<Reading, ApiError> {
     let at = jiff::Timestamp::now().as_microsecond();
-    let large = body.len() > LARGE;
+    let large = body.bytes.len() > LARGE;
     let (source, tasks) = (Arc::clone(source), Arc::clone(&api.tasks));
     let work = move || {
         let request = sources::Request {
             headers: &delivery.headers,
             query: &delivery.query,
-            body: &body,
+            body: &body.bytes,
             at: Timestamp::from_micros(at),
         };
         source.read(request, &tasks).map_err(|refusal| refused(&source, refusal))

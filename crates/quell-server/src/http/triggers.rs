@@ -9,55 +9,106 @@ use quell::{Batch, Edge, HoldUntil, Key, Payload, TaskName, Timestamp, When};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{JsonBody, parse};
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use crate::config::DeclaredTask;
 use crate::config::duration;
 use crate::view;
 
 /// One trigger as callers write it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Trigger)]
 struct Asked<'a> {
+    /// What the handler gets.
     #[serde(borrow)]
+    #[schema(value_type = view::Document)]
     payload: &'a RawValue,
+    /// Run no earlier than this long from now, such as `10m`.
     delay: Option<String>,
+    /// Run no earlier than this, such as `2026-03-01T00:00:00Z`.
+    #[schema(value_type = Option<String>)]
     run_at: Option<jiff::Timestamp>,
+    /// Higher runs first.
     priority: Option<i16>,
+    /// A key under which it counts once.
     dedup: Option<String>,
+    /// How long that key holds, such as `1h`.
     dedup_ttl: Option<String>,
+    /// Or until when.
     dedup_until: Option<Until>,
+    /// `false` for none, or thresholds of its own.
     debounce: Option<AskedDebounce>,
+    /// The partition of the queue.
     partition: Option<String>,
+    /// A repeat with this key gets the first trigger's job and output.
     idempotency_key: Option<String>,
+    /// The trace that it belongs to.
     trace: Option<AskedTrace>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TraceHeaders)]
 struct AskedTrace {
+    /// The header of that name.
     traceparent: String,
+    /// The header of that name.
     tracestate: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// Until when a dedup key holds.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = HoldUntil)]
 enum Until {
+    /// Until the job first started.
     Started,
+    /// Until the job ended.
     Done,
 }
 
 /// A batch with a dedup key of its own (R17).
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Batch)]
 struct AskedBatch<'a> {
+    /// Its triggers, in order.
     #[serde(borrow)]
     triggers: Vec<Asked<'a>>,
+    /// A key under which the batch counts once.
     dedup: Option<String>,
+    /// How long that key holds, such as `1h`.
     dedup_ttl: Option<String>,
+    /// Or until when.
     dedup_until: Option<Until>,
+}
+
+/// One trigger, a list, or a batch with a dedup key of its own.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes the body, which `Form` distinguishes")]
+enum Triggers<'a> {
+    /// One.
+    One(Asked<'a>),
+    /// A list, accepted whole or not at all.
+    List(Vec<Asked<'a>>),
+    /// The same, with a dedup key.
+    Batch(AskedBatch<'a>),
+}
+
+/// The receipt of one trigger, or one for each.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes the answer")]
+enum Receipts {
+    /// Of one trigger.
+    One(view::Receipt),
+    /// Of a list or a batch, in its order.
+    Each(Vec<view::Receipt>),
 }
 
 /// How triggers are written: one, a list, or a batch with a dedup key.
@@ -85,22 +136,42 @@ impl Form {
 }
 
 /// `false`, or thresholds of its own.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected false, or an object with min and max")]
+#[schema(as = Debounce)]
 enum AskedDebounce {
     /// `true` is the task's own debounce, as if nothing was said.
     On(bool),
+    /// Thresholds of its own.
     Own(OwnThresholds),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct OwnThresholds {
+    /// The quiet period, such as `10s`.
     min: String,
+    /// The longest delay, such as `1m`.
     max: String,
 }
 
 /// `POST /v1/tasks/{task}/triggers`: one object, or an array that is accepted whole or not at all.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/triggers",
+    tag = "triggers",
+    operation_id = "triggers_trigger",
+    summary = "Trigger a task, once or several times. A batch is accepted whole or not at all.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+        ("idempotency-key" = Option<String>, Header, description = "The idempotency key of one trigger."),
+        ("traceparent" = Option<String>, Header, description = "The trace that triggers belong to (W3C Trace Context)."),
+        ("tracestate" = Option<String>, Header, description = "The state of that trace."),
+    ),
+    request_body = Triggers<'_>,
+    responses((status = 202, body = Receipts, description = "Done."), Refused),
+)]
 pub(super) async fn trigger(
     State(api): State<Api>,
     Path(task): Path<String>,
@@ -288,13 +359,27 @@ pub(super) fn length(field: &str, text: &str) -> Result<std::time::Duration, Api
 }
 
 /// A window by its key.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Window {
+    /// The debounce key.
     key: String,
 }
 
 /// `POST /v1/tasks/{task}/windows/flush`: due now (R7).
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/windows/flush",
+    tag = "windows",
+    operation_id = "triggers_flush",
+    summary = "Make the open window of a key due now.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+    ),
+    request_body = Window,
+    responses((status = 200, body = view::FlushedWindow, description = "Done."), Refused),
+)]
 pub(super) async fn flush(
     State(api): State<Api>,
     Path(task): Path<String>,
@@ -306,6 +391,19 @@ pub(super) async fn flush(
 }
 
 /// `POST /v1/tasks/{task}/windows/cancel` (R7).
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/windows/cancel",
+    tag = "windows",
+    operation_id = "triggers_cancel",
+    summary = "Cancel the open window of a key.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+    ),
+    request_body = Window,
+    responses((status = 200, body = view::CancelledWindow, description = "Done."), Refused),
+)]
 pub(super) async fn cancel(
     State(api): State<Api>,
     Path(task): Path<String>,

@@ -8,11 +8,24 @@ use quell::JobId;
 use quell::dead::UnreadablePage;
 
 use super::Api;
-use super::error::ApiError;
+use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use crate::view;
 
 /// `GET /v1/dead/unreadable?before=&limit=`: newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/dead/unreadable",
+    tag = "dead jobs",
+    operation_id = "unreadable_list",
+    summary = "List the jobs whose rows cannot be decoded, the newest first.",
+    description = "",
+    params(
+        ("before" = Option<String>, Query, description = "Only jobs older than this one."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+    ),
+    responses((status = 200, body = view::Unreadable, description = "Done."), Refused),
+)]
 pub(super) async fn list(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -33,6 +46,18 @@ pub(super) async fn list(
 }
 
 /// `POST /v1/jobs/{id}/restore`: puts a job back whose row this server can decode.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/restore",
+    tag = "dead jobs",
+    operation_id = "unreadable_restore",
+    summary = "Put such a job back, if its row can be decoded now.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    responses((status = 200, body = view::RestoredJob, description = "Done."), Refused),
+)]
 pub(super) async fn restore(
     State(api): State<Api>,
     Path(id): Path<String>,

@@ -3,19 +3,23 @@
 use quell::alert::{Alert as Declared, AlertName, AlertRow};
 use quell::{QueueName, TaskName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// An alert: what is declared of it, where it is, and what is kept of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Alert {
     /// Its name.
+    #[schema(value_type = Option<String>)]
     pub name: Option<AlertName>,
     /// Whether the server's configuration has it.
     pub declared: bool,
     /// What it measures.
     pub on: Option<String>,
     /// The queue that it is about.
+    #[schema(value_type = Option<String>)]
     pub queue: Option<QueueName>,
     /// The task that it is about.
+    #[schema(value_type = Option<String>)]
     pub task: Option<TaskName>,
     /// It is raised above this.
     pub threshold: Option<String>,
@@ -36,7 +40,7 @@ pub struct Alert {
 }
 
 /// All alerts.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Alerts {
     /// In the order of the configuration, then those that only the store has.
     pub alerts: Vec<Alert>,

@@ -7,11 +7,12 @@ use quell::dead::{
 use quell::{Job as JobRow, JobId, JobState, QueueName, TaskName};
 use quell_core::SettledAs;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::Job;
+use super::{ImportedJob, Job, State};
 
 /// A page of dead jobs, and how many match over all pages.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadJobs {
     /// The latest death first.
     pub jobs: Vec<Job>,
@@ -37,17 +38,20 @@ impl DeadJobs {
 }
 
 /// A cause of death.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Cause {
     /// What errors of these jobs have in common.
     pub cause: String,
-    /// Their task.
+    /// The task.
+    #[schema(value_type = String)]
     pub task: TaskName,
-    /// Their queue.
+    /// The queue.
+    #[schema(value_type = String)]
     pub queue: QueueName,
-    /// The latest death first.
+    /// How many jobs.
     pub jobs: u64,
     /// The one that died last.
+    #[schema(value_type = String)]
     pub example: JobId,
     /// When the first of them died.
     pub first_died_at: String,
@@ -56,13 +60,13 @@ pub struct Cause {
 }
 
 /// What the dead died of: the most frequent causes, and of how many.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Causes {
     /// The most frequent first.
     pub causes: Vec<Cause>,
     /// How many causes there are.
     pub distinct: usize,
-    /// The latest death first.
+    /// How many jobs.
     pub jobs: u64,
     /// Where the next page begins; null on the last.
     pub next_before: Option<String>,
@@ -91,22 +95,24 @@ impl Causes {
 }
 
 /// A page of an export.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Exports {
     /// The jobs, each with its whole record.
+    #[schema(value_type = Vec<Object>)]
     pub exports: Vec<DeadExport>,
     /// Where the next page begins; null on the last.
     pub next_before: Option<String>,
 }
 
 /// The result of an import.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
     /// Those that came in.
     pub imported: u64,
     /// Those that were here before.
     pub known: u64,
-    /// The latest death first.
+    /// What each became, in the order of the request.
+    #[schema(value_type = Vec<ImportedJob>)]
     pub jobs: Vec<ImportedAs>,
 }
 
@@ -120,7 +126,7 @@ impl Imported {
 }
 
 /// The result of one page of a redrive or a discard.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Swept {
     /// How many run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,24 +167,30 @@ impl Swept {
 }
 
 /// What a redriven job became.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Redriven {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// What it became.
+    #[schema(value_type = Object)]
     pub became: SettledAs,
 }
 
 /// A job whose row cannot be decoded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UnreadableJob {
     /// Its number.
+    #[schema(value_type = String)]
     pub id: JobId,
-    /// Their task.
+    /// The task.
+    #[schema(value_type = Option<String>)]
     pub task: Option<TaskName>,
-    /// Their queue.
+    /// The queue.
+    #[schema(value_type = Option<String>)]
     pub queue: Option<QueueName>,
     /// Its state before.
+    #[schema(value_type = Option<State>)]
     pub was: Option<JobState>,
     /// When it was set aside.
     pub set_aside_at: String,
@@ -187,11 +199,12 @@ pub struct UnreadableJob {
 }
 
 /// A page of them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Unreadable {
-    /// The latest death first.
+    /// The newest first.
     pub jobs: Vec<UnreadableJob>,
     /// Where the next page begins; null on the last.
+    #[schema(value_type = Option<String>)]
     pub next_before: Option<JobId>,
 }
 

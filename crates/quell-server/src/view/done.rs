@@ -4,83 +4,96 @@ use quell::alert::AlertName;
 use quell::schedule::ScheduleName;
 use quell::{JobId, JobState, QueueName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::State;
 
 /// A job that was cancelled.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CancelledJob {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Its state now.
+    #[schema(value_type = State)]
     pub state: JobState,
 }
 
 /// A window that is due now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FlushedWindow {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Always true.
     pub flushed: bool,
 }
 
 /// A window that will not run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CancelledWindow {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Always true.
     pub cancelled: bool,
 }
 
 /// A job that was set aside and is back.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RestoredJob {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Always true.
     pub restored: bool,
 }
 
 /// A dead job that is gone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiscardedJob {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Always true.
     pub discarded: bool,
 }
 
 /// A queue whose settings are gone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeletedQueue {
     /// The queue.
+    #[schema(value_type = String)]
     pub queue: QueueName,
     /// Always true.
     pub deleted: bool,
 }
 
 /// A schedule that is gone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeletedSchedule {
     /// The schedule.
+    #[schema(value_type = String)]
     pub schedule: ScheduleName,
     /// Always true.
     pub deleted: bool,
 }
 
 /// How many ticks a backfill fired.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Backfilled {
     /// The schedule.
+    #[schema(value_type = String)]
     pub schedule: ScheduleName,
     /// How many ticks fired.
     pub fired: u64,
 }
 
 /// An alert whose record is gone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ForgottenAlert {
     /// The alert.
+    #[schema(value_type = String)]
     pub alert: AlertName,
     /// Always true.
     pub forgotten: bool,

@@ -8,31 +8,39 @@ use quell_core::attempt::{Attempt as AttemptRow, AttemptOutcome};
 use quell_core::schedule::TickedBy;
 use quell_core::{EffectName, LeaseToken, ScheduleName, WorkerId};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::{Document, there};
+use super::{Document, Outcome, State, TickCause, Trace, there};
 
 /// The most of an error that a row of a list has, in bytes.
 const LISTED_ERROR: usize = 1 << 10;
 
 /// A job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its number.
+    #[schema(value_type = String)]
     pub id: JobId,
     /// Its task.
+    #[schema(value_type = String)]
     pub task: TaskName,
     /// Its queue.
+    #[schema(value_type = String)]
     pub queue: QueueName,
     /// Its partition of the queue.
+    #[schema(value_type = Option<String>)]
     pub partition: Option<Key>,
     /// Its debounce key.
+    #[schema(value_type = Option<String>)]
     pub key: Option<Key>,
     /// Its state.
+    #[schema(value_type = State)]
     pub state: JobState,
     /// Higher runs first.
     pub priority: i16,
     /// Left out of lists that did not ask for it.
     #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Document, required = false)]
     pub payload: Option<Document>,
     /// How many triggers it covers.
     pub triggers: u64,
@@ -59,19 +67,23 @@ pub struct Job {
     /// How many of its leases expired in a crash.
     pub lapses: u32,
     /// The worker that runs it, or ran it last.
+    #[schema(value_type = Option<String>)]
     pub worker: Option<WorkerId>,
     /// When its last attempt started.
     pub started_at: Option<String>,
     /// When it ended.
     pub ended_at: Option<String>,
     /// The window that took it in.
+    #[schema(value_type = Option<String>)]
     pub absorbed_by: Option<JobId>,
     /// What went wrong last.
     pub error: Option<String>,
     /// Left out of lists that did not ask for it; null where there is none.
     #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Document, required = false)]
     pub output: Option<Option<Document>>,
     /// The trace contexts of its first triggers (R42).
+    #[schema(value_type = Vec<Trace>)]
     pub traces: Vec<TraceContext>,
 }
 
@@ -131,11 +143,12 @@ fn beginning(error: &str) -> String {
 }
 
 /// A page of jobs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Jobs {
     /// The newest first.
     pub jobs: Vec<Job>,
     /// Where the next page begins.
+    #[schema(value_type = Option<String>)]
     pub next_before: Option<JobId>,
 }
 
@@ -151,15 +164,18 @@ impl Jobs {
 }
 
 /// The result of a job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResultOfJob {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Its state.
+    #[schema(value_type = State)]
     pub state: JobState,
     /// Whether it has ended.
     pub ended: bool,
     /// What it put out.
+    #[schema(value_type = Document, required = false)]
     pub output: Option<Document>,
     /// What went wrong last.
     pub error: Option<String>,
@@ -178,21 +194,24 @@ impl From<&JobResult> for ResultOfJob {
 }
 
 /// One attempt.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
     /// Its fencing token.
+    #[schema(value_type = String)]
     pub token: LeaseToken,
-    /// The worker that runs it, or ran it last.
+    /// The worker that ran it.
+    #[schema(value_type = String)]
     pub worker: WorkerId,
-    /// When its last attempt started.
+    /// When it started.
     pub started_at: String,
     /// When it ended.
     pub ended_at: Option<String>,
     /// How long it took.
     pub seconds: Option<f64>,
     /// How it ended.
+    #[schema(value_type = Option<Outcome>)]
     pub outcome: Option<AttemptOutcome>,
-    /// What went wrong last.
+    /// What went wrong.
     pub error: Option<String>,
 }
 
@@ -212,11 +231,13 @@ impl From<&AttemptRow> for Attempt {
 }
 
 /// A recorded effect; a long result is cut.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Effect {
     /// Its name.
+    #[schema(value_type = String)]
     pub name: EffectName,
-    /// Its debounce key.
+    /// The idempotency key that it has at the other service.
+    #[schema(value_type = String)]
     pub key: Key,
     /// `done` or `intended`.
     pub state: String,
@@ -249,29 +270,33 @@ impl From<&EffectRow> for Effect {
 }
 
 /// A tick of a schedule that made or joined a job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tick {
     /// The schedule.
+    #[schema(value_type = String)]
     pub schedule: ScheduleName,
     /// The planned time.
     pub tick: String,
     /// Why it fired.
+    #[schema(value_type = TickCause)]
     pub by: TickedBy,
 }
 
 /// The job that an imported one was elsewhere.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Origin {
     /// The job.
+    #[schema(value_type = String)]
     pub job: JobId,
     /// Its first trigger.
     pub first_at: String,
 }
 
 /// What happened to a job and why; `text` is the same for people.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The trigger that was asked for.
+    #[schema(value_type = Option<String>)]
     pub trigger: Option<TriggerId>,
     /// The job.
     pub job: Job,
@@ -280,12 +305,15 @@ pub struct Explanation {
     /// How many more it had.
     pub attempts_dropped: u64,
     /// The jobs that it took in.
+    #[schema(value_type = Vec<String>)]
     pub absorbed: Vec<JobId>,
     /// The open window of its key.
+    #[schema(value_type = Option<String>)]
     pub open_window: Option<JobId>,
     /// The ticks of schedules that it covers.
     pub ticks: Vec<Tick>,
     /// Its payload before an edit (R26).
+    #[schema(value_type = Document, required = false)]
     pub original_payload: Option<Document>,
     /// The job that it was elsewhere.
     pub imported_from: Option<Origin>,

@@ -3,6 +3,7 @@
 //! Payloads and outputs are kept byte for byte on the way, whatever numbers and texts they have.
 
 mod alert;
+mod codes;
 mod dead;
 mod done;
 mod job;
@@ -12,6 +13,7 @@ mod schedule;
 mod worker;
 
 pub use alert::{Alert, Alerts};
+pub use codes::{Health, ImportedJob, MissedTicks, Outcome, State, TickCause, Trace};
 pub use dead::{
     Cause, Causes, DeadJobs, Exports, Imported, Redriven, Swept, Unreadable, UnreadableJob,
 };
@@ -27,6 +29,9 @@ pub use worker::{Worker, Workers};
 
 use quell::Payload;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::http::depth;
 
@@ -51,6 +56,16 @@ impl From<&Payload> for Document {
         Document(payload.clone())
     }
 }
+
+impl PartialSchema for Document {
+    /// Any JSON.
+    fn schema() -> RefOr<Schema> {
+        let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue);
+        RefOr::T(any.description(Some("Any JSON, byte for byte.")).build().into())
+    }
+}
+
+impl ToSchema for Document {}
 
 impl Serialize for Document {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {

@@ -3,13 +3,15 @@
 use quell::queue::{QueueInfo, Rate as RateOf};
 use quell::{QueueName, TaskName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::config::duration::exact;
 
 /// A queue with its settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     /// Its name.
+    #[schema(value_type = String)]
     pub name: QueueName,
     /// Attempts at once.
     pub concurrency: Option<u32>,
@@ -28,7 +30,7 @@ pub struct Queue {
 }
 
 /// Starts in a time.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Rate {
     /// How many.
     pub limit: u32,
@@ -37,7 +39,7 @@ pub struct Rate {
 }
 
 /// A quiet period and a longest delay.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Thresholds {
     /// The quiet period, such as `10s`.
     pub min: String,
@@ -46,7 +48,7 @@ pub struct Thresholds {
 }
 
 /// All queues.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Queues {
     /// By name.
     pub queues: Vec<Queue>,
@@ -73,16 +75,17 @@ impl From<&QueueInfo> for Queue {
 }
 
 /// A task and whether it is paused.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Task {
     /// Its name.
+    #[schema(value_type = String)]
     pub name: TaskName,
     /// Whether nothing of it starts.
     pub paused: bool,
 }
 
 /// All tasks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tasks {
     /// By name.
     pub tasks: Vec<Task>,

@@ -3,19 +3,23 @@
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, TaskName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::{Document, there};
+use super::{Document, State, there};
 
 /// What became of a trigger.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Receipt {
     /// `accepted`, `debounced`, `duplicate`, `existing` or `pending`.
     pub receipt: String,
     /// The task.
+    #[schema(value_type = String)]
     pub task: TaskName,
     /// The job that has the trigger.
+    #[schema(value_type = Option<String>)]
     pub job: Option<JobId>,
     /// Its id.
+    #[schema(value_type = Option<String>)]
     pub trigger: Option<TriggerId>,
     /// When the job is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,13 +29,21 @@ pub struct Receipt {
     pub triggers: Option<u64>,
     /// Where an existing job is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<State>)]
     pub state: Option<JobState>,
     /// What an existing job put out.
     #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Document, required = false)]
     pub output: Option<Option<Document>>,
 }
 
 impl Receipt {
+    /// The same for one who may not see results.
+    #[must_use]
+    pub fn without_output(self) -> Self {
+        Receipt { state: None, output: None, ..self }
+    }
+
     /// The receipt of a trigger of this task.
     #[must_use]
     pub fn new(task: &TaskName, receipt: &quell::Receipt) -> Self {

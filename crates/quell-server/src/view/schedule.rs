@@ -3,26 +3,32 @@
 use quell::schedule::{CatchUp, ScheduleInfo, ScheduleName, ScheduleState, Spec};
 use quell::{Key, QueueName, TaskName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::Document;
+use super::{Document, MissedTicks};
 use crate::config::duration::exact;
 
 /// A schedule; `plan` is when it ticks, for people.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Schedule {
     /// Its name.
+    #[schema(value_type = String)]
     pub name: ScheduleName,
     /// What it triggers.
+    #[schema(value_type = String)]
     pub task: TaskName,
     /// The queue of its jobs.
+    #[schema(value_type = String)]
     pub queue: QueueName,
     /// The debounce key of its triggers.
+    #[schema(value_type = Option<String>)]
     pub key: Option<Key>,
     /// Of its triggers.
     pub priority: i16,
     /// Of its triggers.
     pub payload: Document,
     /// What becomes of missed ticks.
+    #[schema(value_type = MissedTicks)]
     pub catch_up: CatchUp,
     /// `active` or `paused`.
     pub state: String,
@@ -47,7 +53,7 @@ pub struct Schedule {
 }
 
 /// All schedules.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Schedules {
     /// By name.
     pub schedules: Vec<Schedule>,

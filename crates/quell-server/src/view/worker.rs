@@ -4,13 +4,15 @@ use quell::QueueName;
 use quell::worker::{WorkerRow, Workers as Found};
 use quell_core::WorkerId;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::config::duration::exact;
 
 /// A worker that was seen within the last day.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
     /// Its name.
+    #[schema(value_type = String)]
     pub worker: WorkerId,
     /// Which process of that name it is.
     pub incarnation: u32,
@@ -23,6 +25,7 @@ pub struct Worker {
     /// Its version of Quell.
     pub version: String,
     /// The queues that it takes jobs from.
+    #[schema(value_type = Vec<String>)]
     pub queues: Vec<QueueName>,
     /// Attempts at once.
     pub slots: u32,
@@ -37,7 +40,7 @@ pub struct Worker {
 }
 
 /// All workers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Workers {
     /// By name.
     pub workers: Vec<Worker>,

@@ -35,6 +35,8 @@ mod exact;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod openapi;
+#[cfg(test)]
 mod outputs;
 #[cfg(test)]
 mod queues;

@@ -1,0 +1,162 @@
+//! The API's description: OpenAPI 3.1, made of the routes' own annotations, and a page that shows it.
+//!
+//! The page is one text without scripts and without anything from elsewhere, so it works offline.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment};
+use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+
+use super::error::Problem;
+use super::{Api, ApiError};
+
+/// Where the description is.
+pub(super) const JSON: &str = "/v1/openapi.json";
+/// Where the page is.
+pub(super) const PAGE: &str = "/v1/reference";
+const TEMPLATE: &str = include_str!("reference.html");
+/// The name of the bearer token in the description.
+const TOKEN: &str = "token";
+
+/// What the description says of the whole API.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Quell",
+        description = "Durable background tasks that run once per burst. \
+                       Times are RFC 3339 in UTC, durations `250ms`, `10s`, `1h30m`, ids texts.",
+        license(name = "MIT OR Apache-2.0")
+    ),
+    components(schemas(Problem)),
+    security((), ("token" = []))
+)]
+struct Head;
+
+/// A description without paths.
+pub(super) fn head() -> OpenApi {
+    let mut head = Head::openapi();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some(
+            "The token of `server.token_env` or `server.token_file`, where one is set.",
+        ))
+        .build();
+    if let Some(components) = &mut head.components {
+        components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer));
+    }
+    head
+}
+
+/// Both descriptions as one.
+pub(super) fn merged(mut all: OpenApi, more: OpenApi) -> OpenApi {
+    all.merge(more);
+    all
+}
+
+/// A description and its page, made once.
+pub(super) struct Described {
+    json: String,
+    page: Result<String, String>,
+}
+
+impl Described {
+    pub(super) fn new(document: OpenApi) -> Self {
+        Described {
+            json: document.to_json().unwrap_or_default(),
+            page: page(&document).map_err(|error| format!("{error:#}")),
+        }
+    }
+}
+
+pub(super) fn routes(described: Arc<Described>) -> Router<Api> {
+    let page = Arc::clone(&described);
+    Router::new()
+        .route(JSON, get(async move || json(&described)))
+        .route(PAGE, get(async move || html(&page)))
+}
+
+fn json(described: &Described) -> Response {
+    ([(CONTENT_TYPE, "application/json")], described.json.clone()).into_response()
+}
+
+fn html(described: &Described) -> Response {
+    match &described.page {
+        Ok(page) => {
+            let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+                          form-action 'none'; frame-ancestors 'none'";
+            let headers =
+                [(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, policy)];
+            (headers, page.clone()).into_response()
+        }
+        Err(error) => {
+            let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+            ApiError::internal(status, "internal", error).into_response()
+        }
+    }
+}
+
+/// The page of a description.
+fn page(document: &OpenApi) -> Result<String, minijinja::Error> {
+    let mut engine = Environment::new();
+    engine.set_auto_escape_callback(|_| AutoEscape::Html);
+    engine.add_function("type_of", |schema: Value| Value::from_safe_string(type_of(&schema)));
+    engine.add_template("page", TEMPLATE)?;
+    engine.get_template("page")?.render(Value::from(Serde(document)))
+}
+
+/// A schema's type as people read it, in HTML: a reference is a link.
+fn type_of(schema: &Value) -> String {
+    let part = |name: &str| schema.get_attr(name).ok().filter(|part| !part.is_undefined());
+    let each = |parts: &Value, shown: fn(&Value) -> String| {
+        let parts = parts.try_iter().into_iter().flatten();
+        parts.map(|one| shown(&one)).collect::<Vec<_>>()
+    };
+    if let Some(reference) = part("$ref") {
+        let name = reference.as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        return format!("<a href=\"#{0}\">{0}</a>", escaped(name));
+    }
+    if let Some(choices) = part("oneOf") {
+        return each(&choices, type_of).join(" or ");
+    }
+    if let Some(codes) = part("enum") {
+        return each(&codes, |code| format!("<code>{}</code>", escaped(&code.to_string())))
+            .join(", ");
+    }
+    match part("type") {
+        None => "any".to_owned(),
+        Some(kind) if kind.as_str() == Some("array") => {
+            format!("list of {}", type_of(&part("items").unwrap_or_default()))
+        }
+        Some(kind) if kind.as_str().is_some() => escaped(&kind.to_string()),
+        Some(kinds) => each(&kinds, |kind| escaped(&kind.to_string())).join(" or "),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::description;
+
+    #[test]
+    fn the_page_has_every_operation_and_nothing_from_elsewhere() {
+        let document = description();
+        let shown = page(&document).unwrap().replace("&#x2f;", "/");
+        for path in document.paths.paths.keys() {
+            assert!(shown.contains(path.as_str()), "{path} is missing");
+        }
+        for foreign in ["<script", "http://", "https://", "@import", "url("] {
+            assert!(!shown.contains(foreign), "{foreign}");
+        }
+    }
+}
