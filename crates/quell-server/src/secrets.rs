@@ -90,6 +90,8 @@ pub struct Secrets(Arc<Source>);
 
 #[derive(Debug)]
 struct Source {
+    /// Whether each has to be a signing key.
+    sign: bool,
     /// None for a variable, which cannot change.
     file: Option<PathBuf>,
     kept: Mutex<Kept>,
@@ -116,7 +118,7 @@ impl Secrets {
     /// # Errors
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a text without any, or with too many.
     pub fn of_text(text: &str) -> Result<Self> {
-        Ok(Secrets::of(None, None, secrets_of(text)?))
+        Ok(Secrets::of(None, None, secrets_of(text)?, false))
     }
 
     /// One secret on each line of a file, which is read again when it has changed.
@@ -124,13 +126,31 @@ impl Secrets {
     /// # Errors
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, has none, or too many.
     pub fn of_file(path: &Path) -> Result<Self> {
-        let (version, secrets) = read(path)?;
-        Ok(Secrets::of(Some(path.to_owned()), Some(version), secrets))
+        let (version, secrets) = read(path, false)?;
+        Ok(Secrets::of(Some(path.to_owned()), Some(version), secrets, false))
     }
 
-    fn of(file: Option<PathBuf>, version: Option<Version>, secrets: Arc<[Secret]>) -> Self {
+    fn of(
+        file: Option<PathBuf>,
+        version: Option<Version>,
+        secrets: Arc<[Secret]>,
+        sign: bool,
+    ) -> Self {
         let kept = Mutex::new(Kept { secrets, version, looked_at: Instant::now() });
-        Secrets(Arc::new(Source { file, kept }))
+        Secrets(Arc::new(Source { sign, file, kept }))
+    }
+
+    /// The same, where each is a signing key, now and after each change.
+    ///
+    /// # Errors
+    /// As for [`Secret::signing_key`].
+    pub fn for_signing(self) -> Result<Self> {
+        let (secrets, version) = {
+            let kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            (Arc::clone(&kept.secrets), kept.version)
+        };
+        check_keys(&secrets)?;
+        Ok(Secrets::of(self.0.file.clone(), version, secrets, true))
     }
 
     /// The secrets that count now. A file that cannot be read leaves those that were read before.
@@ -140,7 +160,7 @@ impl Secrets {
         if let Some(file) = &self.0.file
             && kept.looked_at.elapsed() >= LOOK_INTERVAL
         {
-            kept.look_at(file);
+            kept.look_at(file, self.0.sign);
         }
         Arc::clone(&kept.secrets)
     }
@@ -154,13 +174,13 @@ impl Secrets {
 
 impl Kept {
     /// Reads the file if it has changed.
-    fn look_at(&mut self, file: &Path) {
+    fn look_at(&mut self, file: &Path, sign: bool) {
         self.looked_at = Instant::now();
         let found = version_of(file).ok();
         if found.is_some() && found == self.version {
             return;
         }
-        match read(file) {
+        match read(file, sign) {
             Ok((version, secrets)) => {
                 let count = secrets.len();
                 info!(file = %file.display(), count, "secrets read again, their file has changed");
@@ -182,7 +202,11 @@ fn version_of(file: &Path) -> std::io::Result<Version> {
     Ok(Version { modified: found.modified()?, bytes: found.len() })
 }
 
-fn read(file: &Path) -> Result<(Version, Arc<[Secret]>)> {
+fn check_keys(secrets: &[Secret]) -> Result<()> {
+    secrets.iter().try_for_each(|secret| secret.signing_key().map(drop))
+}
+
+fn read(file: &Path, sign: bool) -> Result<(Version, Arc<[Secret]>)> {
     let unreadable = |error: std::io::Error| {
         let message = format!("the file {} cannot be read: {error}", file.display());
         Error::invalid("secret", message)
@@ -195,7 +219,11 @@ fn read(file: &Path) -> Result<(Version, Arc<[Secret]>)> {
         return Err(Error::invalid("secret", message));
     }
     let text = std::fs::read_to_string(file).map_err(unreadable)?;
-    Ok((version, secrets_of(&text)?))
+    let secrets = secrets_of(&text)?;
+    if sign {
+        check_keys(&secrets)?;
+    }
+    Ok((version, secrets))
 }
 
 fn secrets_of(text: &str) -> Result<Arc<[Secret]>> {
@@ -279,5 +307,13 @@ mod tests {
         wait(&secrets);
         assert_eq!(shown(&secrets), ["newest"]);
         assert!(Secrets::of_file(&folder.path().join("nosuch")).is_err());
+
+        // A typo in a key that signs would fail every call.
+        let secrets = secrets.for_signing().unwrap();
+        std::fs::write(&file, "whsec_canary!\n").unwrap();
+        wait(&secrets);
+        assert_eq!(shown(&secrets), ["newest"]);
+        let typo = Secrets::of_file(&file).unwrap();
+        assert!(!typo.for_signing().unwrap_err().to_string().contains("canary"));
     }
 }

@@ -8,6 +8,7 @@
 mod alerts;
 pub mod duration;
 pub(crate) mod engine;
+pub(crate) mod exact;
 pub mod fold;
 pub mod key_template;
 mod parse;
@@ -118,7 +119,8 @@ fn made(
     payload: &Payload,
 ) -> quell::Result<Option<Key>> {
     let Some(template) = template else { return Ok(None) };
-    let value = serde_json::from_str(payload.as_str());
+    // A key made of a rounded number would be another number's key, too.
+    let value = serde_json::from_str(&exact::carry(payload.as_str()).0);
     let value = value
         .map_err(|error| Error::invalid("payload", format!("payload cannot be read: {error}")))?;
     let made = template.key(&value);

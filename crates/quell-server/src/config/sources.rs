@@ -23,8 +23,11 @@ const DEFAULT_BODY: usize = 1 << 20;
 const DEFAULT_TOLERANCE: Duration = Duration::from_secs(300);
 /// A longer tolerance would let a recorded request be sent again for too long.
 const MAX_TOLERANCE: Duration = Duration::from_secs(3_600);
-/// How long the id of a delivery is kept: providers send again within a day.
-const DEDUP_TTL: Duration = Duration::from_secs(24 * 3_600);
+/// How long the id of a delivery is kept without a setting: Stripe sends again for three days.
+const DEDUP_TTL: Duration = Duration::from_secs(72 * 3_600);
+
+/// The longest name of a source, in bytes.
+const MAX_NAME: usize = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -117,9 +120,12 @@ pub(super) fn sources(
         if broken(&path) {
             continue;
         }
-        // A part of a URL and of dedup keys, as a task's name is.
-        if let Err(error) = TaskName::new(&name) {
-            note(&path, error.to_string().replace("task name", "source name"));
+        // One segment of a URL, and the first part of dedup keys.
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(allowed) {
+            let message =
+                format!("{name:?} is no source name: give `a` to `z`, digits, `-`, `_` and `.`");
+            note(&path, message);
             continue;
         }
         let mut declare = Declare { path: &path, folder, tasks, broken, note };
@@ -154,12 +160,14 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
         let [env, file] = &fields;
         let secrets =
             secrets(&raw.secret_env, &raw.secret_file, self.folder, [env, file], self.note);
-        if let (RawVerify::Standard, Some(secrets)) = (raw.verify, &secrets)
-            && let Some(error) = secrets.current().iter().find_map(|s| s.signing_key().err())
-        {
-            let field = if raw.secret_env.is_some() { "secret_env" } else { "secret_file" };
-            self.note(field, error.to_string());
-        }
+        let secrets = match (raw.verify, secrets) {
+            (RawVerify::Standard, Some(secrets)) => {
+                let field = if raw.secret_env.is_some() { "secret_env" } else { "secret_file" };
+                let keys = secrets.for_signing();
+                keys.map_err(|error| self.note(field, error.to_string())).ok()
+            }
+            (_, secrets) => secrets,
+        };
         let task = self.task(&raw.task);
         let dedup = match raw.dedup {
             None | Some(RawDedup::On(true)) => Some(DedupBy::Delivery),
@@ -182,9 +190,16 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
             let message = format!("tolerance of {tolerance:?}: give 1s to {MAX_TOLERANCE:?}");
             self.note("tolerance", message);
         }
+        let scheme = scheme?;
+        let dedup_ttl = raw.dedup_ttl.map_or(DEDUP_TTL, |length| length.0);
+        if scheme.has_time() && dedup_ttl < tolerance.saturating_mul(2) {
+            let message =
+                "dedup_ttl is less than twice the tolerance, so an old request could come again";
+            self.note("dedup_ttl", message);
+        }
         Some(Source {
             name: name.to_owned(),
-            scheme: scheme?,
+            scheme,
             secrets: secrets?,
             tolerance,
             max_body,
@@ -194,7 +209,7 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
             key: key?,
             partition: partition?,
             dedup: dedup?,
-            dedup_ttl: raw.dedup_ttl.map_or(DEDUP_TTL, |length| length.0),
+            dedup_ttl,
         })
     }
 

@@ -363,11 +363,8 @@ pub(super) fn http(
     if named && secrets.is_none() {
         return None;
     }
-    if let Some(error) = secrets.as_ref().and_then(unusable) {
-        let field = if raw.secret_env.is_some() { env_field } else { file_field };
-        note(field, error.to_string());
-        return None;
-    }
+    let field = if raw.secret_env.is_some() { env_field } else { file_field };
+    let secrets = known(secrets.map(Secrets::for_signing).transpose(), field, note)?;
     let allow = raw.allow.iter().map(|entry| entry.parse::<Allowed>()).collect();
     let settings = HttpSettings {
         url: raw.url,
@@ -384,9 +381,4 @@ pub(super) fn http(
             None
         }
     }
-}
-
-/// Why one of the secrets cannot sign.
-fn unusable(secrets: &Secrets) -> Option<quell::Error> {
-    secrets.current().iter().find_map(|secret| secret.signing_key().err())
 }

@@ -3,10 +3,10 @@
 //! The binary starts itself twice, with a first argument that no user gives. `__guard` is one process beside the
 //! server: it learns the process groups of running commands on its standard input, and kills those that are left
 //! when that ends, as it does with the server. `__run` is what each command starts as: it waits for one byte on its
-//! standard input, which comes once the guard knows the group, and becomes the command then. So there is no moment
-//! at which a command runs that nothing would end.
+//! standard input, which comes once the guard knows the group, and becomes the command then. So a command runs only
+//! while a guard would end it. One that was killed itself is replaced at the next start or end of a command.
 //!
-//! Only the binary can do this, and on Linux; elsewhere commands start as they are.
+//! Only the binary can do this, on Linux with `/proc`; elsewhere commands start as they are.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::signal::unix::SignalKind;
 use tracing::warn;
 
 const GUARD: &str = "__guard";
@@ -43,25 +44,42 @@ pub fn main() -> Option<ExitCode> {
     if first == RUN {
         return Some(run(arguments));
     }
-    IS_BINARY.store(cfg!(target_os = "linux"), Ordering::Relaxed);
+    IS_BINARY.store(std::path::Path::new(THIS).exists(), Ordering::Relaxed);
     None
 }
 
 /// Keeps the groups that it reads, and kills the rest at the end.
 fn guard() -> ExitCode {
-    let mut groups = BTreeSet::new();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        match line.split_at_checked(1) {
-            Some(("+", group)) => drop(group.parse().map(|group: i32| groups.insert(group))),
-            Some(("-", group)) => drop(group.parse().map(|group: i32| groups.remove(&group))),
+    let _deaf = deaf_to_signals();
+    let (mut groups, mut line) = (BTreeSet::new(), String::new());
+    let mut input = std::io::stdin().lock();
+    while input.read_line(&mut line).is_ok_and(|read| read > 0) {
+        // A line without an end is a part of one: its number would be another group's.
+        let whole = line.strip_suffix('\n').and_then(|line| line.split_at_checked(1));
+        match whole.and_then(|(sign, group)| Some((sign, group.parse().ok()?))) {
+            Some(("+", group @ 2..)) => drop(groups.insert(group)),
+            Some(("-", group)) => drop(groups.remove(&group)),
             _ => {}
         }
+        line.clear();
     }
     for group in groups.into_iter().filter_map(Pid::from_raw) {
         // It may have ended by itself.
         let _ended = kill_process_group(group, Signal::KILL);
     }
     ExitCode::SUCCESS
+}
+
+/// Makes the process ignore what a service manager sends to all processes of a service that it stops: the server
+/// ends its commands in order first. For as long as the returned value lives.
+fn deaf_to_signals() -> Option<(tokio::runtime::Runtime, Vec<tokio::signal::unix::Signal>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let heard = {
+        let _within = runtime.enter();
+        kinds.into_iter().filter_map(|kind| tokio::signal::unix::signal(kind).ok()).collect()
+    };
+    Some((runtime, heard))
 }
 
 /// Waits for its start and becomes the command. The byte is read alone: what follows is the command's.
@@ -196,7 +214,11 @@ impl Guarded {
         rustix::io::ioctl_fionbio(&input, true)?;
         self.process = Some(Process { child, input });
         let known: String = self.groups.iter().map(|group| format!("+{group}\n")).collect();
-        self.send(&known)
+        let sent = self.send(&known);
+        if sent.is_err() {
+            self.end();
+        }
+        sent
     }
 
     /// Ends the guard without an effect on any group.

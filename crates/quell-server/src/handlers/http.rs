@@ -174,7 +174,7 @@ impl Http {
             .header("webhook-timestamp", timestamp);
         if let Some(secrets) = &self.secrets {
             let signature = signatures(&secrets.current(), id, timestamp, &body);
-            let signature = signature.map_err(TaskError::permanent)?;
+            let signature = signature.map_err(TaskError::retry)?;
             request = request.header("webhook-signature", signature);
         }
         Ok(request.body(body))

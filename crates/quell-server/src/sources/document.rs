@@ -5,17 +5,26 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::fmt;
 
 use axum::http::HeaderMap;
 use minijinja::value::Value as Field;
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::Refusal;
+use crate::config::exact::carry;
 use crate::http::depth;
 
 /// How deep a body may nest.
 const MAX_DEPTH: usize = 64;
+/// The most values of a body that templates read: each takes some hundred bytes.
+const MAX_VALUES: usize = 500_000;
+/// How the error of a repeated member begins.
+const REPEATED: &str = "repeated member ";
 
 /// A body that was read.
 #[derive(Debug)]
@@ -24,6 +33,8 @@ pub(super) struct Document<'b> {
     /// The text for templates, with numbers that they cannot carry as texts; and the first of these.
     carried: OnceCell<(Cow<'b, str>, Option<String>)>,
     value: OnceCell<Result<Field, String>>,
+    /// A member that an object has twice.
+    repeated: OnceCell<Option<String>>,
 }
 
 impl<'b> Document<'b> {
@@ -51,6 +62,10 @@ impl<'b> Document<'b> {
     /// The value for templates. A number that they would round is a text of its digits.
     pub(super) fn value(&self) -> Result<&Field, String> {
         let value = self.value.get_or_init(|| {
+            let values = values(&self.text);
+            if values > MAX_VALUES {
+                return Err(format!("the body has {values} values, templates read {MAX_VALUES}"));
+            }
             let value = serde_json::from_str::<Field>(&self.carried().0);
             value.map_err(|error| format!("the body cannot be read: {error}"))
         });
@@ -60,6 +75,18 @@ impl<'b> Document<'b> {
     /// A number of the body that templates cannot carry exactly.
     pub(super) fn inexact(&self) -> Option<&str> {
         self.carried().1.as_deref()
+    }
+
+    /// A member that one of the body's objects has twice: templates see the last one alone.
+    pub(super) fn repeated(&self) -> Option<&str> {
+        let find = || match serde_json::from_str::<Unique>(&self.text) {
+            Err(error) if error.is_data() => error.to_string().strip_prefix(REPEATED).map(|rest| {
+                let name = rest.rsplit_once(" at line").map_or(rest, |(name, _)| name);
+                name.chars().take(40).collect()
+            }),
+            Ok(_) | Err(_) => None,
+        };
+        self.repeated.get_or_init(find).as_deref()
     }
 
     fn carried(&self) -> &(Cow<'b, str>, Option<String>) {
@@ -82,16 +109,94 @@ fn json(text: Cow<'_, str>) -> Result<Document<'_>, Refusal> {
         Cow::Borrowed(text) => Cow::Borrowed(text.trim_ascii()),
         owned @ Cow::Owned(_) => owned,
     };
-    Ok(Document { text, carried: OnceCell::new(), value: OnceCell::new() })
+    let (carried, value, repeated) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+    Ok(Document { text, carried, value, repeated })
+}
+
+/// How many values a JSON text has, at most.
+fn values(text: &str) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => count = count.saturating_add(1),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// JSON in which no object has a member twice.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Unique)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Unique;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_unit<E>(self) -> Result<Unique, E> {
+        Ok(Unique)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Unique, A::Error> {
+        while list.next_element::<Unique>()?.is_some() {}
+        Ok(Unique)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Unique, A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = object.next_key::<String>()? {
+            if names.contains(&name) {
+                return Err(de::Error::custom(format!("{REPEATED}{name}")));
+            }
+            object.next_value::<Unique>()?;
+            names.insert(name);
+        }
+        Ok(Unique)
+    }
 }
 
 /// A form as JSON: an object of texts, a list of them where a name comes more than once. A form with nothing but
 /// `payload` is the JSON in it, as GitHub and Slack send it.
 fn form(text: &str) -> Result<String, Refusal> {
     let mut fields: Map<String, Value> = Map::new();
+    // The character that stands for bytes which are no text may be a character of the text itself.
+    let written = text.contains(char::REPLACEMENT_CHARACTER) || {
+        text.to_ascii_uppercase().contains("%EF%BF%BD")
+    };
+    let is_lost = |text: &str| !written && text.contains(char::REPLACEMENT_CHARACTER);
     for (name, value) in form_urlencoded::parse(text.as_bytes()) {
-        if name.contains(char::REPLACEMENT_CHARACTER) || value.contains(char::REPLACEMENT_CHARACTER)
-        {
+        if is_lost(&name) || is_lost(&value) {
             return Err(Refusal::Unreadable(format!("the form's field {name:?} is not UTF-8")));
         }
         let value = Value::from(value.into_owned());
@@ -108,84 +213,6 @@ fn form(text: &str) -> Result<String, Refusal> {
             Ok(Value::Object(fields).to_string())
         }
         (_, None) => Ok(Value::Object(fields).to_string()),
-    }
-}
-
-/// Quotes each number of a JSON text that would be rounded; and the first of them.
-fn carry(text: &str) -> (Cow<'_, str>, Option<String>) {
-    let (mut carried, mut first) = (String::new(), None);
-    let (mut rest, mut done) = (text.char_indices().peekable(), 0);
-    let (mut in_text, mut escaped) = (false, false);
-    while let Some((start, c)) = rest.next() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' if in_text => escaped = true,
-            '"' => in_text = !in_text,
-            '-' | '0'..='9' if !in_text => {
-                let mut end = start + 1;
-                while let Some((at, _)) = rest.next_if(|(_, c)| is_of_number(*c)) {
-                    end = at + 1;
-                }
-                let number = text.get(start..end).unwrap_or_default();
-                if !is_exact(number) {
-                    carried.push_str(text.get(done..start).unwrap_or_default());
-                    carried.push_str(&format!("\"{number}\""));
-                    done = end;
-                    first.get_or_insert_with(|| number.to_owned());
-                }
-            }
-            _ => {}
-        }
-    }
-    if first.is_none() {
-        return (Cow::Borrowed(text), None);
-    }
-    carried.push_str(text.get(done..).unwrap_or_default());
-    (Cow::Owned(carried), first)
-}
-
-fn is_of_number(c: char) -> bool {
-    matches!(c, '0'..='9' | '.' | 'e' | 'E' | '+' | '-')
-}
-
-/// Whether a JSON number has the same value as a 64-bit integer or float.
-fn is_exact(number: &str) -> bool {
-    if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
-        return true;
-    }
-    let Some(written) = Decimal::of(number) else { return false };
-    let float = number.parse::<f64>().ok().filter(|float| float.is_finite());
-    // The shortest digits that stand for the float.
-    float.is_some_and(|float| Decimal::of(&format!("{float:e}")) == Some(written))
-}
-
-/// A decimal number by its digits, without zeros at either end, and the power of ten of the last one.
-#[derive(Debug, PartialEq, Eq)]
-struct Decimal {
-    negative: bool,
-    digits: String,
-    power: i64,
-}
-
-impl Decimal {
-    fn of(number: &str) -> Option<Decimal> {
-        let (negative, number) = match number.strip_prefix('-') {
-            Some(rest) => (true, rest),
-            None => (false, number),
-        };
-        let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
-        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let digits = format!("{whole}{fraction}");
-        let kept = digits.trim_end_matches('0');
-        let cut = i64::try_from(digits.len() - kept.len()).ok()?;
-        let kept = kept.trim_start_matches('0');
-        if kept.is_empty() {
-            return Some(Decimal { negative, digits: String::new(), power: 0 });
-        }
-        let exponent: i64 = exponent.parse().ok()?;
-        let power = exponent.checked_add(cut)?;
-        let power = power.checked_sub(i64::try_from(fraction.len()).ok()?)?;
-        Some(Decimal { negative, digits: kept.to_owned(), power })
     }
 }
 
@@ -223,6 +250,7 @@ mod tests {
             ("a=1&a=2&a=3", r#"{"a":["1","2","3"]}"#),
             ("payload=%7B%22n%22%3A1.10%7D", r#"{"n":1.10}"#),
             ("payload=x&a=1", r#"{"a":"1","payload":"x"}"#),
+            ("a=%EF%BF%BD", "{\"a\":\"\u{fffd}\"}"),
         ];
         for (form, json) in table {
             assert_eq!(read(FORM, form).unwrap().text(), json, "{form}");
@@ -243,28 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_a_template_would_round_are_texts_there() {
-        let exact = ["0", "-0", "7", "1.10", "1e3", "18446744073709551615", "-9223372036854775808"];
-        let exact = exact.into_iter().chain(["100000000000000000000", "0.1", "5e-324", "0e99999"]);
-        for number in exact {
-            assert!(is_exact(number), "{number}");
-            assert_eq!(read(None, number).unwrap().inexact(), None);
-        }
-        let rounded = [
-            "123456789012345678901234567890",
-            "1e400",
-            "1e99999999999999999999",
-            "0.1000000000000000000001",
-            "18446744073709551617",
-        ];
-        for number in rounded {
-            let body = format!(r#"{{"1":[{number},"{number}\"",2]}}"#);
-            let document = read(None, &body).unwrap();
-            assert_eq!(document.inexact(), Some(number));
-            let list = document.value().unwrap().get_attr("1").unwrap();
-            assert_eq!(list.get_item_by_index(0).unwrap().as_str(), Some(number));
-            assert_eq!(list.get_item_by_index(2).unwrap().as_i64(), Some(2));
-        }
+    fn a_repeated_member_and_too_many_values_are_found() {
+        let repeated = |body: &str| read(None, body).unwrap().repeated().map(str::to_owned);
+        assert_eq!(repeated(r#"{"a":{"x":1,"y":{"x":1}},"b":[{"x":1},{"x":2}]}"#), None);
+        assert_eq!(repeated(r#"[{"a":{"x":1,"x":2}}]"#).as_deref(), Some("x"));
+        assert_eq!(repeated(r#"{"a":1,"\u0061":2}"#).as_deref(), Some("a"));
+        let many = format!("[{}0]", "0,".repeat(MAX_VALUES));
+        assert!(read(None, &many).unwrap().value().unwrap_err().contains("values"));
     }
 
     #[test]

@@ -107,8 +107,12 @@ impl Source {
         matches!(self.scheme, Scheme::Slack)
     }
 
-    /// Refuses a request that does not even claim to be signed, before its body is read.
+    /// Refuses a request that does not even claim to be signed, or has another token, before its body is read.
     pub(crate) fn claims(&self, headers: &HeaderMap, query: &str) -> Result<(), Refusal> {
+        if self.scheme.is_token() {
+            let request = Request { headers, query, body: &[], at: Timestamp::MIN };
+            return self.scheme.verify(&self.secrets.current(), request, self.tolerance);
+        }
         self.scheme.claim(headers, query).map(drop)
     }
 
@@ -124,7 +128,7 @@ impl Source {
             return Ok(Reading::Ignored(why));
         }
         let digest = Digested(request.body);
-        let scope = Scope::new(&self.name, request, &document, &digest);
+        let scope = Scope::new(&self.name, self.scheme.place(), request, &document, &digest);
         if let Some(challenge) = self.scheme.challenge(&scope)? {
             return Ok(Reading::Challenge(challenge));
         }

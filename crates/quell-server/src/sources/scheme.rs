@@ -137,11 +137,14 @@ impl Scheme {
                 let mut times = parts.iter().filter(|(name, _)| *name == "t");
                 let time = times.next().map_or("", |(_, time)| *time);
                 in_time("stripe-signature", time)?;
-                let signed = [time.as_bytes(), b".", body];
                 let codes = parts.iter().filter(|(name, _)| *name == "v1").take(MAX_SIGNATURES);
                 let codes: Vec<_> = codes.filter_map(|(_, code)| unhex(code)).collect();
                 any(secrets, |secret| {
-                    codes.iter().any(|code| sha256(secret, &signed, Some(code.as_slice())))
+                    let Ok(own) = Hmac::<Sha256>::new_from_slice(secret.bytes()) else {
+                        return false;
+                    };
+                    let own = own.chain_update(time).chain_update(b".").chain_update(body);
+                    codes.iter().any(|code| own.clone().verify_slice(code).is_ok())
                 })
             }
             Scheme::Standard => {
@@ -164,8 +167,22 @@ impl Scheme {
         if signed { Ok(()) } else { Err(unsigned(self.place(), "fits none of the secrets")) }
     }
 
-    /// What carries the proof, for errors.
-    fn place(&self) -> &str {
+    /// Whether the proof is in the head alone, so that it can be verified before the body is read.
+    pub(super) fn is_token(&self) -> bool {
+        matches!(self, Scheme::GitLab | Scheme::Token(_))
+    }
+
+    /// Whether requests have a time that is signed.
+    pub(crate) fn has_time(&self) -> bool {
+        match self {
+            Scheme::Stripe | Scheme::Slack | Scheme::Standard => true,
+            Scheme::Hmac(scheme) => scheme.timestamp_header.is_some(),
+            Scheme::GitHub | Scheme::GitLab | Scheme::Shopify | Scheme::Token(_) => false,
+        }
+    }
+
+    /// The header or parameter that carries the proof.
+    pub(super) fn place(&self) -> &str {
         match self {
             Scheme::GitHub => "x-hub-signature-256",
             Scheme::GitLab => "x-gitlab-token",
@@ -203,25 +220,26 @@ impl Scheme {
         scope: &Scope<'_>,
         request: Request<'_>,
     ) -> Result<Option<String>, Refusal> {
-        let header = |name: &str| one(request.headers, name).ok();
+        let header = |name: &str| one(request.headers, name).ok().filter(|id| !id.is_empty());
+        // Where the sender leaves the id out, the same signed bytes are the same delivery.
+        let body = || super::sha256(request.body);
+        let timed = |name: &str| Some(format!("{}.{}", header(name).unwrap_or_default(), body()));
         Ok(match self {
-            Scheme::GitHub => header("x-github-delivery"),
+            Scheme::GitHub => header("x-github-delivery").or_else(|| Some(body())),
+            Scheme::Shopify => header("x-shopify-webhook-id").or_else(|| Some(body())),
             Scheme::GitLab => header("idempotency-key"),
-            Scheme::Stripe => member(scope, "id")?,
+            Scheme::Stripe => member(scope, "id")?.or_else(|| Some(body())),
             // An interaction has no id but that of its trigger.
-            Scheme::Slack => match member(scope, "event_id")? {
-                None => member(scope, "trigger_id")?,
-                found => found,
+            Scheme::Slack => match (member(scope, "event_id")?, member(scope, "trigger_id")?) {
+                (None, None) => timed("x-slack-request-timestamp"),
+                (event, trigger) => event.or(trigger),
             },
-            Scheme::Shopify => header("x-shopify-webhook-id"),
             Scheme::Standard => header("webhook-id"),
-            Scheme::Hmac(HmacScheme { id_header: Some(id), .. }) => header(id.as_str()),
-            // With the signed time, the same code is the same delivery.
-            Scheme::Hmac(HmacScheme { timestamp_header: Some(time), .. }) => {
-                let time = header(time.as_str()).unwrap_or_default();
-                Some(format!("{time}.{}", super::sha256(request.body)))
+            Scheme::Hmac(HmacScheme { id_header, timestamp_header, .. }) => {
+                let id = id_header.as_ref().and_then(|name| header(name.as_str()));
+                id.or_else(|| timed(timestamp_header.as_ref()?.as_str()))
             }
-            Scheme::Hmac(_) | Scheme::Token(_) => None,
+            Scheme::Token(_) => None,
         })
     }
 }

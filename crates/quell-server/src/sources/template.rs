@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use minijinja::value::Value as Field;
+use minijinja::value::{Value as Field, ValueKind};
 use minijinja::{Environment, ErrorKind};
 
 use super::document::Document;
@@ -100,21 +100,31 @@ impl Expression {
 
     /// Whether it is true of a delivery.
     pub(crate) fn is_true(&self, scope: &Scope<'_>) -> Result<bool, String> {
-        Ok(self.eval(scope)?.is_true())
-    }
-
-    /// Its value as JSON text. A body with a number that would be rounded is refused: no payload is altered.
-    pub(crate) fn json(&self, scope: &Scope<'_>) -> Result<String, String> {
-        if let Some(number) = scope.document.inexact() {
-            let shown: String = number.chars().take(40).collect();
-            return Err(format!(
-                "the body has the number {shown}, which an expression would round: leave `payload` out \
-                 to pass the body on as it is"
-            ));
+        if self.text.contains("body")
+            && let Some(number) = scope.document.inexact()
+        {
+            return Err(format!("{}, so no comparison with it holds", rounds(number)));
         }
         let value = self.eval(scope)?;
         if value.is_undefined() {
-            return Err(format!("`{}` is undefined", self.text));
+            return Err(format!("`{}` is undefined: test with `is defined`", self.text));
+        }
+        Ok(value.is_true())
+    }
+
+    /// Its value as JSON text. What it would alter is refused: a number that it would round, a member that comes
+    /// twice, and a part that is not there.
+    pub(crate) fn json(&self, scope: &Scope<'_>) -> Result<String, String> {
+        let instead = "leave `payload` out to pass the body on as it is";
+        if let Some(number) = scope.document.inexact() {
+            return Err(format!("{}: {instead}", rounds(number)));
+        }
+        if let Some(name) = scope.document.repeated() {
+            return Err(format!("an object of the body has the member {name:?} twice: {instead}"));
+        }
+        let value = self.eval(scope)?;
+        if has_undefined(&value) {
+            return Err(format!("a part of `{}` is undefined", self.text));
         }
         serde_json::to_string(&value).map_err(|error| format!("made no JSON: {error}"))
     }
@@ -124,6 +134,25 @@ impl Expression {
         let value = self.engine.compile_expression(&self.text);
         let value = value.and_then(|expression| expression.eval(context));
         value.map_err(|error| scope.explain(&error, &self.text))
+    }
+}
+
+fn rounds(number: &str) -> String {
+    let shown: String = number.chars().take(40).collect();
+    format!("the body has the number {shown}, which an expression would round")
+}
+
+/// Whether a value is undefined, or has a part that is.
+fn has_undefined(value: &Field) -> bool {
+    match value.kind() {
+        ValueKind::Undefined => true,
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter().is_ok_and(|mut items| items.any(|item| has_undefined(&item)))
+        }
+        ValueKind::Map => value.try_iter().is_ok_and(|mut names| {
+            names.any(|name| value.get_item(&name).is_ok_and(|item| has_undefined(&item)))
+        }),
+        _ => false,
     }
 }
 
@@ -154,6 +183,8 @@ fn refuse_unknown(tried: Result<(), minijinja::Error>, text: &str) -> Result<(),
 /// What templates know of a delivery. Each part is made when the first template names it.
 pub(crate) struct Scope<'r> {
     source: &'r str,
+    /// The header or parameter with the proof, which no template sees.
+    hidden: &'r str,
     request: Request<'r>,
     document: &'r Document<'r>,
     digest: &'r Digested<'r>,
@@ -163,11 +194,12 @@ pub(crate) struct Scope<'r> {
 impl<'r> Scope<'r> {
     pub(super) fn new(
         source: &'r str,
+        hidden: &'r str,
         request: Request<'r>,
         document: &'r Document<'r>,
         digest: &'r Digested<'r>,
     ) -> Self {
-        Scope { source, request, document, digest, headers: OnceCell::new() }
+        Scope { source, hidden, request, document, digest, headers: OnceCell::new() }
     }
 
     pub(super) fn document(&self) -> &Document<'r> {
@@ -181,7 +213,7 @@ impl<'r> Scope<'r> {
             let part = match name {
                 "body" => self.document.value()?.clone(),
                 "headers" => self.headers.get_or_init(|| self.header_fields()).clone(),
-                "query" => query(self.request.query),
+                "query" => query(self.request.query, self.hidden),
                 "source" => Field::from(self.source),
                 _ => Field::from(self.digest.hex()),
             };
@@ -193,7 +225,8 @@ impl<'r> Scope<'r> {
     /// Headers by their names in lower case; the values of one that comes more than once, joined.
     fn header_fields(&self) -> Field {
         let headers = self.request.headers;
-        Field::from_pairs(headers.keys().map(|name| {
+        let shown = headers.keys().filter(|name| name.as_str() != self.hidden);
+        Field::from_pairs(shown.map(|name| {
             let values = headers.get_all(name).iter();
             let values: Vec<_> =
                 values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
@@ -206,19 +239,28 @@ impl<'r> Scope<'r> {
             ErrorKind::UndefinedError => {
                 let body = self.document.value().ok();
                 let names = body.and_then(|body| body.try_iter().ok()).into_iter().flatten();
-                names.filter_map(|name| name.as_str().map(|name| format!("body.{name}"))).collect()
+                names
+                    .filter_map(|name| name.as_str().map(|name| format!("body.{}", short(name))))
+                    .take(20)
+                    .collect()
             }
             _ => Vec::new(),
         };
-        let members: Vec<&str> = members.iter().map(String::as_str).take(20).collect();
+        let members: Vec<&str> = members.iter().map(String::as_str).collect();
         located(error, text, &members).to_string()
     }
 }
 
+/// The beginning of a name, which may be a megabyte long.
+fn short(name: &str) -> &str {
+    name.get(..name.floor_char_boundary(64)).unwrap_or_default()
+}
+
 /// The parameters of a URL's query; the last of each name.
-fn query(text: &str) -> Field {
+fn query(text: &str, hidden: &str) -> Field {
     Field::from_pairs(
         form_urlencoded::parse(text.as_bytes())
+            .filter(|(name, _)| name != hidden)
             .map(|(name, value)| (name.into_owned(), Field::from(value.into_owned()))),
     )
 }
@@ -236,7 +278,7 @@ mod tests {
         let (query, bytes) = ("a=1&a=2&b=x%20y", body.as_bytes());
         let request = Request { headers: &headers, query, body: bytes, at: Timestamp::MIN };
         let document = Document::read(&headers, bytes).unwrap();
-        then(&Scope::new("hub", request, &document, &Digested(bytes)))
+        then(&Scope::new("hub", "x-proof", request, &document, &Digested(bytes)))
     }
 
     fn render(text: &str, body: &str) -> Result<String, String> {
@@ -282,7 +324,34 @@ mod tests {
         }
         let rounded = json("body.a", r#"{"a":1,"b":1e400}"#).unwrap_err();
         assert!(rounded.contains("1e400") && rounded.contains("leave `payload` out"), "{rounded}");
-        assert!(json("body.nosuch", "{}").unwrap_err().contains("undefined"));
+        for (text, body, why) in [
+            ("body.nosuch", "{}", "undefined"),
+            ("{'a': body.a, 'b': [body.nosuch]}", r#"{"a":1}"#, "undefined"),
+            ("body.a", r#"{"a":{"x":1,"x":2}}"#, "\"x\" twice"),
+        ] {
+            let error = json(text, body).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_filter_is_true_or_false_and_never_guesses() {
+        let is_true = |text: &str, body: &str| {
+            with_scope(body, |scope| Expression::new(text).unwrap().is_true(scope))
+        };
+        assert_eq!(is_true("body.n > 1", r#"{"n":2}"#), Ok(true));
+        assert_eq!(is_true("body.n > 1", r#"{"n":1}"#), Ok(false));
+        assert_eq!(is_true("body.n is defined and body.n", "{}"), Ok(false));
+        for (text, body) in [("body.n", "{}"), ("body.n < 100", r#"{"n":12.345678901234567890}"#)] {
+            assert!(is_true(text, body).is_err(), "{text}");
+        }
+        assert_eq!(is_true("headers['x-github-event'] == 'push'", r#"{"n":1e400}"#), Ok(true));
+    }
+
+    #[test]
+    fn the_proof_of_a_delivery_is_hidden() {
+        let shown = json("{'h': headers, 'q': query}", "{}").unwrap();
+        assert!(shown.contains("push") && !shown.contains("canary"), "{shown}");
     }
 
     #[test]

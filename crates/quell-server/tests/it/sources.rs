@@ -3,10 +3,14 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
+use quell::JobState;
 use quell_server::config::Config;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sha2::Sha256;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::served::{Served, answer, serve, serve_with};
 
@@ -334,7 +338,8 @@ async fn a_source_needs_no_token_and_stands_behind_a_proxy() {
     // The API itself stays closed, under each name.
     assert_eq!(served.get("/v1/jobs?payload=true").await.0, 401);
     assert_eq!(send(served.request(Method::POST, "/in/nosuch")).await.0, 404);
-    assert_eq!(send(served.request(Method::GET, "/in/github")).await.0, 405);
+    let (status, reply) = send(served.request(Method::GET, "/in/github")).await;
+    assert_eq!((status, &reply["error"]["field"]), (405, &json!("method")));
     // Without the secret, and with a token of the API in its place.
     assert_eq!(send(post(&served, "github", "{}").bearer_auth("s")).await.0, 401);
     served.server.stop().await.unwrap();
@@ -405,6 +410,7 @@ async fn r40_odd_json_is_kept_or_refused_and_never_altered() {
         "s",
         "[sources.raw]\nverify = \"token\"\nSECRET\ntask = \"plain\"\n\
          [sources.made]\nverify = \"token\"\nSECRET\ntask = \"plain\"\npayload = \"body.a\"\n\
+         [sources.task]\nverify = \"token\"\nSECRET\ntask = \"build\"\n\
          [sources.keyed]\nverify = \"token\"\nSECRET\ntask = \"any\"\nkey = \"{{ body.id }}\"",
     )
     .await;
@@ -423,7 +429,9 @@ async fn r40_odd_json_is_kept_or_refused_and_never_altered() {
         let (status, reply) = ask("made", body).await;
         assert_eq!((status, &reply["error"]["field"]), (422, &json!("payload")), "{reply}");
     }
-    // Two numbers that are one float are two keys.
+    let repeated = ask("made", r#"{"a":{"x":1,"x":2}}"#).await;
+    assert_eq!((repeated.0, &repeated.1["error"]["field"]), (422, &json!("payload")));
+    // Two numbers that are one float are two keys, by the source's template and by the task's.
     for id in ["123456789012345678901234567890", "123456789012345678901234567891"] {
         let body = format!("{{\"id\":{id}}}");
         let reply = send(post(&served, "keyed", body).bearer_auth("s")).await.1;
@@ -431,6 +439,9 @@ async fn r40_odd_json_is_kept_or_refused_and_never_altered() {
         let job =
             &served.get(&format!("/v1/jobs/{}", reply["job"].as_str().unwrap())).await.1["job"];
         assert_eq!(job["key"], id);
+        let body = format!("{{\"repository\":{{\"full_name\":{id}}}}}");
+        let reply = send(post(&served, "task", body).bearer_auth("s")).await.1;
+        assert_eq!(reply["receipt"], "accepted", "a job of its own");
     }
     for (body, status) in [("{", 400), (&*"[".repeat(65), 400), ("{}{}", 400), ("\u{0}", 400)] {
         let request = post(&served, "raw", body.to_owned()).bearer_auth("s");
@@ -478,6 +489,99 @@ async fn r40_a_body_holds_its_sources_limit() {
     served.server.stop().await.unwrap();
 }
 
+/// A caller that speaks HTTP by itself: what it has sent of a body stays sent, and no more comes.
+async fn stalls(served: &Served, head: &str, body: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(served.server.address()).await.unwrap();
+    let head = format!("POST /in/{head} HTTP/1.1\r\nhost: x\r\n{SIGNED}: sha256=00\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body).await.unwrap();
+    stream
+}
+
+const SIGNED: &str = "x-hub-signature-256";
+const HUB: &str =
+    "[sources.github]\nverify = \"github\"\nSECRET\ntask = \"build\"\nmax_body = \"25MiB\"";
+
+/// The room for bodies counts their bytes, not their pieces: a caller without the secret could fill it with a
+/// few hundred kilobytes.
+#[tokio::test]
+async fn a_body_in_tiny_pieces_takes_no_room_from_others() {
+    let served = served("s", HUB).await;
+    let mut pieces = b"transfer-encoding: chunked\r\n\r\n".to_vec();
+    pieces.extend(b"1\r\n \r\n".repeat(70_000));
+    let _stalled = stalls(&served, "github", &pieces).await;
+    for delivery in 0..20 {
+        let (status, reply) = send(push(&served, "s", &delivery.to_string(), "a")).await;
+        assert_eq!(status, 202, "{reply}");
+    }
+    served.server.stop().await.unwrap();
+}
+
+/// Callers that are slow, flood the room or vanish: each gets its own answer, and the room is free again.
+#[tokio::test]
+async fn slow_and_vanishing_callers_hold_room_for_seconds_only() {
+    let served = served(
+        "s",
+        &format!("{HUB}\n[sources.other]\nverify = \"token\"\nSECRET\ntask = \"plain\""),
+    )
+    .await;
+    let megabytes = 20 << 20;
+    let large = |length: usize| {
+        let mut bytes = format!("content-length: {length}\r\n\r\n").into_bytes();
+        bytes.extend(std::iter::repeat_n(b' ', megabytes));
+        bytes
+    };
+    // While it stands still, its source has no room for another such body, and other sources have.
+    let body = format!("{}{}", " ".repeat(megabytes), r#"{"repository":{"full_name":"a"}}"#);
+    let sign = |body: &str| format!("sha256={}", hex(&code("s", body.as_bytes())));
+    let whole = || post(&served, "github", body.clone()).header(SIGNED, sign(&body));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // The later of two that wait for room may get it, where the other has not been read yet.
+    let (flood, full) = loop {
+        let flood = stalls(&served, "github", &large(megabytes + 1)).await;
+        let full = whole().send().await.unwrap();
+        if full.status() == 503 {
+            break (flood, full);
+        }
+        assert!(Instant::now() < deadline, "the room is never full");
+    };
+    assert_eq!(full.headers()["retry-after"], "1");
+    assert_eq!(send(post(&served, "other", "1").bearer_auth("s")).await.0, 202);
+    assert_eq!(send(push(&served, "s", "small", "a")).await.0, 202);
+    drop(flood);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while whole().send().await.unwrap().status() != 202 {
+        assert!(Instant::now() < deadline, "what a vanished caller held is never free");
+    }
+    // One that stays and sends nothing more is answered so.
+    let mut slow = stalls(&served, "github", b"content-length: 9\r\n\r\n{").await;
+    let mut answer = String::new();
+    let read =
+        tokio::time::timeout(Duration::from_secs(20), slow.read_to_string(&mut answer)).await;
+    read.expect("a slow caller is answered").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    served.server.stop().await.unwrap();
+}
+
+/// What a handler put out is not for the sender of a webhook, who may be anyone that recorded one.
+#[tokio::test]
+async fn a_repeated_delivery_is_not_answered_with_the_jobs_output() {
+    let served = served(
+        "s",
+        "[tasks.secretive]\nidempotency = { key = \"payload\" }\n\
+         exec = { command = [\"echo\", \"\\\"canary\\\"\"] }\n\
+         [sources.hook]\nverify = \"token\"\nSECRET\ntask = \"secretive\"",
+    )
+    .await;
+    let ask = || send(post(&served, "hook", "1").bearer_auth("s"));
+    let first = ask().await.1;
+    served.ended(&first["job"], JobState::Succeeded).await;
+    let (status, again) = ask().await;
+    assert_eq!((status, &again["receipt"]), (202, &json!("existing")), "{again}");
+    assert!(!again.to_string().contains("canary"), "{again}");
+    served.server.stop().await.unwrap();
+}
+
 /// A form and a GitHub webhook cost a trigger each, and the metrics say what became of them.
 #[tokio::test]
 async fn deliveries_are_counted_by_their_outcome() {
@@ -507,6 +611,10 @@ fn r40_a_source_that_cannot_work_is_refused_at_the_start() {
         ("verify = \"github\"\nsecret_file = \"nosuch\"\ntask = \"plain\"", "cannot be read"),
         ("verify = \"github\"\nsecret_file = \"secret\"\ntask = \"nosuch\"", "no task \"nosuch\""),
         ("verify = \"standard\"\nsecret_file = \"secret\"\ntask = \"plain\"", "not base64"),
+        (
+            "verify = \"slack\"\nsecret_file = \"secret\"\ntask = \"plain\"\ndedup_ttl = \"9m\"",
+            "less than twice the tolerance",
+        ),
         ("verify = \"hmac\"\nsecret_file = \"secret\"\ntask = \"plain\"", "say where the code is"),
         (
             "verify = \"github\"\nsecret_file = \"secret\"\ntask = \"plain\"\ntoken = { header = \"x\" }",
