@@ -33,6 +33,10 @@ enum Command {
     Result(cli::result::Args),
     /// Show what happened to a key, a job or a trigger, and why.
     Explain(cli::jobs::ExplainArgs),
+    /// Cancel a job, or the open window of a key.
+    Cancel(cli::cancel::CancelArgs),
+    /// Make the open window of a key due now.
+    Flush(cli::cancel::FlushArgs),
     /// Set, pause and resume queues.
     #[command(subcommand)]
     Queue(cli::queue::Command),
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         Command::Job(args) => cli::jobs::job(args, &mut out),
         Command::Result(args) => cli::result::run(args, &mut out),
         Command::Explain(args) => cli::jobs::explain(args, &mut out),
+        Command::Cancel(args) => cli::cancel::cancel(args, &mut out),
+        Command::Flush(args) => cli::cancel::flush(&args, &mut out),
         Command::Queue(command) => cli::queue::run(command, &mut out),
         Command::Task(command) => cli::task::run(command, &mut out),
         Command::Dead(command) => cli::dead::run(command, &mut out),

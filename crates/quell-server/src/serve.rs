@@ -135,8 +135,13 @@ impl Server {
         })?;
         let address = listener.local_addr()?;
         let quell = open(&config, history).await?;
-        for (queue, settings) in &config.queues {
-            quell.store().set_queue(queue, settings).await?;
+        for (queue, declared) in &config.queues {
+            let known = quell.queue(queue.as_str()).settings().await?;
+            let settings = declared.over(known.as_ref());
+            if settings.paused {
+                info!(%queue, "the queue is paused");
+            }
+            quell.store().set_queue(queue, &settings).await?;
         }
         for schedule in config.schedules {
             quell.set_schedule(schedule).await?;

@@ -4,6 +4,7 @@
 //! write for people, `recorded` has the arguments that `simulate` and `replay` share.
 
 pub mod alerts;
+pub mod cancel;
 pub mod check;
 pub mod dead;
 pub mod doctor;

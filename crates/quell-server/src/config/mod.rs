@@ -57,7 +57,7 @@ pub struct Config {
     /// How long a lease holds without renewal.
     pub lease: Duration,
     /// Settings to write into the store at the start.
-    pub queues: BTreeMap<QueueName, QueueSettings>,
+    pub queues: BTreeMap<QueueName, DeclaredQueue>,
     /// The tasks.
     pub tasks: BTreeMap<TaskName, DeclaredTask>,
     /// The webhook sources, by name.
@@ -68,6 +68,27 @@ pub struct Config {
     pub alerts: Vec<DeclaredAlert>,
     /// How often it is looked at.
     pub alert_interval: Duration,
+}
+
+/// A queue that the configuration declares.
+#[derive(Clone, Debug)]
+pub struct DeclaredQueue {
+    /// Its settings.
+    pub settings: QueueSettings,
+    /// Whether they say if it is paused. Where they do not, the operator's last word counts.
+    pub says_paused: bool,
+}
+
+impl DeclaredQueue {
+    /// The settings to write over those that the store has.
+    #[must_use]
+    pub fn over(&self, known: Option<&QueueSettings>) -> QueueSettings {
+        let mut settings = self.settings.clone();
+        if !self.says_paused {
+            settings.paused = known.is_some_and(|known| known.paused);
+        }
+        settings
+    }
 }
 
 /// A task that the configuration declares.

@@ -7,25 +7,38 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
-use quell::queue::QueueSettings;
 use quell::trigger::DedupFallback;
 use quell::{QueueName, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::Config;
 use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
 use super::sources::{RawSource, sources};
 use super::tasks::{RawTask, declare};
+use super::{Config, DeclaredQueue};
 use crate::secrets::Secrets;
 
 /// The address of a server without a setting.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
 /// How often a server without a setting evaluates its alerts.
 const ALERT_INTERVAL: Duration = Duration::from_secs(10);
+/// What the URL of a store begins with, in any build; opening it says which of them this build has.
+const SCHEMES: [&str; 11] = [
+    "sqlite",
+    "postgres",
+    "postgresql",
+    "redis",
+    "rediss",
+    "redis-cluster",
+    "rediss-cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "azure",
+    "memory",
+];
 /// A shorter lease could not be renewed in time.
 const MIN_LEASE: Duration = Duration::from_millis(3);
 
@@ -221,6 +234,10 @@ fn is_host(text: &str) -> bool {
 
 fn store_url(store: RawStore, note: &mut impl FnMut(&str, String)) -> String {
     let url = store.url.unwrap_or_else(|| "sqlite://quell.db".to_owned());
+    if !SCHEMES.contains(&url.split(':').next().unwrap_or_default()) || !url.contains(':') {
+        let known = SCHEMES.join("://, ");
+        note("store.url", format!("the URL of a store begins with one of {known}:"));
+    }
     let Some(synchronous) = store.synchronous else { return url };
     if !url.starts_with("sqlite:") {
         let why = "this is for sqlite:// only: leave it out (PostgreSQL has synchronous_commit, \
@@ -278,13 +295,14 @@ pub(super) fn secrets(
 fn queues(
     raw: BTreeMap<String, QueueText>,
     note: &mut impl FnMut(&str, String),
-) -> BTreeMap<QueueName, QueueSettings> {
+) -> BTreeMap<QueueName, DeclaredQueue> {
     let mut queues = BTreeMap::new();
     for (name, queue) in raw {
         let path = format!("queues.{name}");
         let Some(name) = known(QueueName::new(&name), &path, note) else { continue };
+        let says_paused = queue.says_paused();
         match queue.settings() {
-            Ok(settings) => drop(queues.insert(name, settings)),
+            Ok(settings) => drop(queues.insert(name, DeclaredQueue { settings, says_paused })),
             Err(error) => {
                 let place = match error.field().unwrap_or_default() {
                     "min" => "debounce.min",

@@ -28,9 +28,8 @@ pub(crate) struct QueueText {
     rate: Option<RateText>,
     /// Starts in a time of one partition.
     partition_rate: Option<RateText>,
-    /// Whether nothing of it starts.
-    #[serde(default)]
-    paused: bool,
+    /// Whether nothing of it starts; false where it is left out.
+    paused: Option<bool>,
     /// The thresholds of tasks that name none.
     debounce: Option<ThresholdsText>,
 }
@@ -70,6 +69,11 @@ impl<'de> Deserialize<'de> for Length {
 }
 
 impl QueueText {
+    /// Whether it says if the queue is paused.
+    pub(crate) fn says_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
     /// What it means.
     ///
     /// # Errors
@@ -83,7 +87,7 @@ impl QueueText {
             partition_concurrency: self.partition_concurrency,
             rate: self.rate.map(rate),
             partition_rate: self.partition_rate.map(rate),
-            paused: self.paused,
+            paused: self.paused.unwrap_or_default(),
             debounce: debounce.transpose()?,
         };
         settings.validate()?;

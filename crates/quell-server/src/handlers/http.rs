@@ -18,6 +18,10 @@ use super::{Invocation, MAX_OUTPUT, tail};
 use crate::config::engine::sha256;
 use crate::secrets::Secrets;
 
+/// The methods that a task may call with.
+const METHODS: [Method; 5] =
+    [Method::POST, Method::PUT, Method::PATCH, Method::GET, Method::DELETE];
+
 /// What to call, as the configuration says it.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
@@ -61,8 +65,11 @@ impl Http {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(bad_url("must not hold a user or password: use a header"));
         }
-        let method = Method::from_bytes(settings.method.as_bytes())
-            .map_err(|_| Error::invalid("method", "method is not an HTTP method"))?;
+        let method = METHODS.into_iter().find(|method| method.as_str() == settings.method);
+        let method = method.ok_or_else(|| {
+            let names = METHODS.map(|method| method.to_string()).join(", ");
+            Error::invalid("method", format!("method is not known: give one of {names}"))
+        })?;
         let allow: Arc<[Allowed]> = settings.allow.into();
         let client = Client::builder()
             .default_headers(headers(&settings.headers)?)

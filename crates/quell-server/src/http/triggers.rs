@@ -18,6 +18,9 @@ use crate::config::DeclaredTask;
 use crate::config::duration;
 use crate::view;
 
+/// The most tasks that an error names.
+const MAX_NAMED: usize = 20;
+
 /// One trigger as callers write it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -259,7 +262,14 @@ pub(super) fn known_task<'a>(
         Some((name, declared))
     });
     known.ok_or_else(|| {
-        ApiError::not_found("task", "no such task is declared in this server's configuration")
+        let names: Vec<&str> = api.tasks.keys().map(TaskName::as_str).take(MAX_NAMED).collect();
+        let more = if api.tasks.len() > MAX_NAMED { ", …" } else { "" };
+        let declared = match names.as_slice() {
+            [] => "none is".to_owned(),
+            names => format!("there is {}{more}", names.join(", ")),
+        };
+        let message = "no such task is declared in this server's configuration";
+        ApiError::not_found("task", format!("{message}: {declared}"))
     })
 }
 

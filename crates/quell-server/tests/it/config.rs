@@ -92,7 +92,7 @@ fn every_setting_is_read() {
     assert!(exec.command[0].ends_with("/build.sh") && exec.command[0].starts_with('/'));
     assert_eq!(exec.timeout, Duration::from_secs(120));
     assert_eq!(exec.permanent_exit_codes, [65]);
-    assert!(config.queues[&quell::QueueName::new("builds").unwrap()].paused);
+    assert!(config.queues[&quell::QueueName::new("builds").unwrap()].settings.paused);
 }
 
 #[test]
@@ -222,4 +222,22 @@ fn a_secret_is_read_from_a_file_and_never_shown() {
 fn a_file_that_is_not_there_is_named() {
     let refused = Config::load(Path::new("no/such/quell.toml")).unwrap_err().to_string();
     assert!(refused.starts_with("no/such/quell.toml: cannot be read: "), "{refused}");
+}
+
+#[test]
+fn r40_what_can_never_work_is_refused_before_it_runs() {
+    for (text, why) in [
+        (
+            "[store]\nurl = \"mysql://x\"",
+            "store.url: the URL of a store begins with one of sqlite://",
+        ),
+        ("[store]\nurl = \"quell.db\"", "store.url: "),
+        (
+            "[tasks.h.http]\nurl = \"https://example.com\"\nmethod = \"GTE\"",
+            "tasks.h.http.method: method is not known: give one of POST, PUT, PATCH, GET, DELETE",
+        ),
+    ] {
+        let refused = parse(text).unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
 }

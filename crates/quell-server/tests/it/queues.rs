@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use quell::JobState;
+use quell::queue::QueueSettings;
 use quell_server::config::Config;
+use quell_server::serve::Server;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::binary::quell;
+use crate::binary::{Process, quell, text};
 use crate::served::{Served, answer, serve};
 
 const TASKS: &str = r#"
@@ -187,4 +189,67 @@ fn r40_limits_of_the_configuration_name_their_field() {
     assert!(reply.contains("queues.q.rate: "), "{reply}");
     let reply = parse("[tasks.t]\npartition = \"{{\"\nexec = { command = [\"true\"] }\n");
     assert!(reply.contains("tasks.t.partition: "), "{reply}");
+}
+
+/// A restart of any server undid the pause of an incident.
+#[tokio::test]
+async fn r33_a_pause_survives_a_restart_unless_the_file_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = async |queue: &str| {
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite://{}\"\n[queues.billing]\n{queue}\n",
+            folder.path().join("q.db").display()
+        );
+        let config = Config::parse(&text, &folder.path().join("quell.toml")).unwrap();
+        Server::start(config, None).await.unwrap()
+    };
+    let server = start("concurrency = 2").await;
+    let billing = server.quell().queue("billing");
+    let settings = billing.settings().await.unwrap().unwrap();
+    assert!(!settings.paused);
+    billing.set(&QueueSettings { paused: true, concurrency: Some(7), ..settings }).await.unwrap();
+    server.stop().await.unwrap();
+    for (queue, paused) in
+        [("concurrency = 3", true), ("paused = false", false), ("paused = true", true), ("", true)]
+    {
+        let server = start(queue).await;
+        let settings = server.quell().queue("billing").settings().await.unwrap().unwrap();
+        assert_eq!(settings.paused, paused, "{queue}");
+        server.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn r07_windows_and_jobs_are_flushed_and_cancelled_from_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("quell.toml");
+    let store = format!("sqlite://{}", folder.path().join("q.db").display());
+    let server = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{store}\"\n{}",
+        crate::served::TASKS
+    );
+    std::fs::write(&config, server).unwrap();
+    let process = Process::serve(&config, &[]);
+    let ask = |args: &[&str]| text(&process.ask(args));
+    for source in [vec![], vec!["--store", store.as_str()]] {
+        let run = |args: &[&str]| ask(&[args, &source].concat());
+        let trigger = |repo: &str| {
+            let (succeeded, shown) =
+                ask(&["trigger", "build", &json!({ "repo": repo }).to_string()]);
+            assert!(succeeded, "{shown}");
+        };
+        trigger("a");
+        assert!(run(&["flush", "build", "a"]).1.contains("is due now"));
+        trigger("b");
+        assert!(run(&["cancel", "--task", "build", "--key", "b"]).1.contains("is cancelled"));
+        let (succeeded, shown) = run(&["flush", "build", "b"]);
+        assert!(!succeeded && shown.contains("no window of this key is open"), "{shown}");
+        trigger("c");
+        let (_, listed) = ask(&["jobs", "--key", "c", "--state", "scheduled", "--json"]);
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let id = listed["jobs"][0]["id"].as_str().unwrap();
+        assert_eq!(run(&["cancel", id]), (true, format!("job {id} is cancelled\n")));
+        let (succeeded, shown) = run(&["cancel", id]);
+        assert!(!succeeded, "it has ended: {shown}");
+    }
 }
