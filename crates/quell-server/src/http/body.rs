@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::error::ApiError;
 
 /// How deep a body may nest.
-const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// The body of a request, which a handler reads once it knows what the request is about: an unknown task
 /// is reported before an unreadable body.
@@ -68,21 +68,31 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// How deep a JSON text nests, without parsing it.
 pub(crate) fn depth(text: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut in_text, mut escaped) = (false, false);
-    for byte in text {
+    for byte in outside_texts(text) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
+            b'[' | b'{' => {
                 depth += 1;
                 deepest = deepest.max(depth);
             }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
     deepest
+}
+
+/// The bytes of a JSON text that are in none of its strings.
+pub(crate) fn outside_texts(text: &[u8]) -> impl Iterator<Item = u8> {
+    let (mut in_text, mut escaped) = (false, false);
+    text.iter().copied().filter(move |byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ => return !in_text,
+        }
+        false
+    })
 }
 
 /// Reads what a caller wrote, or says at which field it went wrong.

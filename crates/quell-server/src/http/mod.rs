@@ -41,7 +41,7 @@ use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
 use crate::view;
-pub(crate) use body::depth;
+pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use dead::EXPORTED;
 use error::{ApiError, Refused};
 pub use sources::Sources;
@@ -87,13 +87,10 @@ pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
 /// All routes behind the checks.
 pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
-    let (routes, document) = routes(max_body).split_for_parts();
-    let (of_sources, of_all) = (sources::routes().split_for_parts(), document);
-    let (source_routes, described_sources) = of_sources;
-    let document = Arc::new(openapi::Described::new(openapi::merged(of_all, described_sources)));
-    routes
+    let source_routes = Router::from(sources::routes());
+    Router::from(routes(max_body))
         .route("/metrics", get(metrics_page))
-        .merge(openapi::routes(document))
+        .merge(openapi::routes())
         .fallback(|| async { ApiError::not_found("path", "no such path") })
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(max_body))
@@ -113,8 +110,7 @@ async fn wrong_method() -> ApiError {
 /// The API's description, as `quell openapi` prints it.
 #[must_use]
 pub fn description() -> utoipa::openapi::OpenApi {
-    let (_, of_all) = routes(0).split_for_parts();
-    openapi::merged(of_all, sources::routes().split_for_parts().1)
+    routes(0).merge(sources::routes()).into_openapi()
 }
 
 /// The routes with a description.

@@ -2,20 +2,20 @@
 //!
 //! The page is one text without scripts and without anything from elsewhere, so it works offline.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment};
+use minijinja::{AutoEscape, Environment, HtmlEscape};
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use super::error::Problem;
-use super::{Api, ApiError};
+use super::{Api, ApiError, description};
 
 /// Where the description is.
 pub(super) const JSON: &str = "/v1/openapi.json";
@@ -54,46 +54,36 @@ pub(super) fn head() -> OpenApi {
     head
 }
 
-/// Both descriptions as one.
-pub(super) fn merged(mut all: OpenApi, more: OpenApi) -> OpenApi {
-    all.merge(more);
-    all
-}
-
-/// A description and its page, made once.
-pub(super) struct Described {
+/// The description and its page, as they are answered: made at the first request, and the same for all servers.
+struct Described {
     json: String,
     page: Result<String, String>,
 }
 
-impl Described {
-    pub(super) fn new(document: OpenApi) -> Self {
-        Described {
-            json: document.to_json().unwrap_or_default(),
-            page: page(&document).map_err(|error| format!("{error:#}")),
-        }
+static DESCRIBED: LazyLock<Described> = LazyLock::new(|| {
+    let document = description();
+    Described {
+        json: document.to_json().unwrap_or_default(),
+        page: page(&document).map_err(|error| format!("{error:#}")),
     }
+});
+
+pub(super) fn routes() -> Router<Api> {
+    Router::new().route(JSON, get(json)).route(PAGE, get(html))
 }
 
-pub(super) fn routes(described: Arc<Described>) -> Router<Api> {
-    let page = Arc::clone(&described);
-    Router::new()
-        .route(JSON, get(async move || json(&described)))
-        .route(PAGE, get(async move || html(&page)))
+async fn json() -> Response {
+    ([(CONTENT_TYPE, "application/json")], DESCRIBED.json.as_str()).into_response()
 }
 
-fn json(described: &Described) -> Response {
-    ([(CONTENT_TYPE, "application/json")], described.json.clone()).into_response()
-}
-
-fn html(described: &Described) -> Response {
-    match &described.page {
+async fn html() -> Response {
+    match &DESCRIBED.page {
         Ok(page) => {
             let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
                           form-action 'none'; frame-ancestors 'none'";
             let headers =
                 [(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, policy)];
-            (headers, page.clone()).into_response()
+            (headers, page.as_str()).into_response()
         }
         Err(error) => {
             let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
@@ -140,13 +130,12 @@ fn type_of(schema: &Value) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    HtmlEscape(text).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::description;
 
     #[test]
     fn the_page_has_every_operation_and_nothing_from_elsewhere() {

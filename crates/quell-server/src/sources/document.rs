@@ -17,10 +17,8 @@ use serde_json::{Map, Value};
 
 use super::Refusal;
 use crate::config::exact::carry;
-use crate::http::depth;
+use crate::http::{MAX_DEPTH, depth, outside_texts};
 
-/// How deep a body may nest.
-const MAX_DEPTH: usize = 64;
 /// The most values of a body that templates read: each takes some hundred bytes.
 const MAX_VALUES: usize = 500_000;
 /// How the error of a repeated member begins.
@@ -115,17 +113,7 @@ fn json(text: Cow<'_, str>) -> Result<Document<'_>, Refusal> {
 
 /// How many values a JSON text has, at most.
 fn values(text: &str) -> usize {
-    let (mut count, mut in_text, mut escaped) = (1_usize, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b',' | b'[' | b'{' if !in_text => count = count.saturating_add(1),
-            _ => {}
-        }
-    }
-    count
+    1 + outside_texts(text.as_bytes()).filter(|byte| matches!(byte, b',' | b'[' | b'{')).count()
 }
 
 /// JSON in which no object has a member twice.

@@ -127,8 +127,7 @@ impl Source {
         if let Some(why) = self.scheme.ignores(request.headers) {
             return Ok(Reading::Ignored(why));
         }
-        let digest = Digested(request.body);
-        let scope = Scope::new(&self.name, self.scheme.place(), request, &document, &digest);
+        let scope = Scope::new(&self.name, self.scheme.place(), request, &document);
         if let Some(challenge) = self.scheme.challenge(&scope)? {
             return Ok(Reading::Challenge(challenge));
         }
@@ -217,13 +216,4 @@ fn unusable(setting: &'static str) -> impl Fn(String) -> Refusal {
 
 fn of_task(setting: &'static str) -> impl Fn(quell::Error) -> Refusal {
     move |error| Refusal::Unusable { setting, why: error.to_string() }
-}
-
-/// The digest of a body, which few templates need.
-struct Digested<'b>(&'b [u8]);
-
-impl Digested<'_> {
-    fn hex(&self) -> String {
-        sha256(self.0)
-    }
 }

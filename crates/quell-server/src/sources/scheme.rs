@@ -144,7 +144,7 @@ impl Scheme {
                         return false;
                     };
                     let own = own.chain_update(time).chain_update(b".").chain_update(body);
-                    codes.iter().any(|code| own.clone().verify_slice(code).is_ok())
+                    fits_any(&own, &codes)
                 })
             }
             Scheme::Standard => {
@@ -159,7 +159,7 @@ impl Scheme {
                 let seconds = time.parse().unwrap_or_default();
                 any(secrets, |secret| {
                     let Ok(own) = signature::code(secret, &id, seconds, body) else { return false };
-                    codes.iter().any(|code| own.clone().verify_slice(code).is_ok())
+                    fits_any(&own, &codes)
                 })
             }
             Scheme::Hmac(scheme) => scheme.verify(&claim, secrets, request, tolerance)?,
@@ -337,6 +337,11 @@ fn in_time(
 /// Whether any secret fits; each is tried.
 fn any(secrets: &[Secret], fits: impl Fn(&Secret) -> bool) -> bool {
     secrets.iter().fold(false, |found, secret| found | fits(secret))
+}
+
+/// Whether a code that was computed once is any of these.
+fn fits_any(own: &Hmac<Sha256>, codes: &[Vec<u8>]) -> bool {
+    codes.iter().any(|code| own.clone().verify_slice(code).is_ok())
 }
 
 fn sha256(secret: &Secret, parts: &[&[u8]], code: Option<&[u8]>) -> bool {

@@ -5,10 +5,11 @@ use std::cell::OnceCell;
 use minijinja::value::{Value as Field, ValueKind};
 use minijinja::{Environment, ErrorKind};
 
+use super::Request;
 use super::document::Document;
-use super::{Digested, Request};
 use crate::config::engine::{
-    Capped, TemplateError, any_texts, engine, for_check, located, names_nothing, short_enough,
+    Capped, TemplateError, any_texts, engine, for_check, located, names_nothing, sha256,
+    short_enough,
 };
 
 /// The names that a template may use.
@@ -187,7 +188,6 @@ pub(crate) struct Scope<'r> {
     hidden: &'r str,
     request: Request<'r>,
     document: &'r Document<'r>,
-    digest: &'r Digested<'r>,
     headers: OnceCell<Field>,
 }
 
@@ -197,9 +197,8 @@ impl<'r> Scope<'r> {
         hidden: &'r str,
         request: Request<'r>,
         document: &'r Document<'r>,
-        digest: &'r Digested<'r>,
     ) -> Self {
-        Scope { source, hidden, request, document, digest, headers: OnceCell::new() }
+        Scope { source, hidden, request, document, headers: OnceCell::new() }
     }
 
     pub(super) fn document(&self) -> &Document<'r> {
@@ -215,7 +214,7 @@ impl<'r> Scope<'r> {
                 "headers" => self.headers.get_or_init(|| self.header_fields()).clone(),
                 "query" => query(self.request.query, self.hidden),
                 "source" => Field::from(self.source),
-                _ => Field::from(self.digest.hex()),
+                _ => Field::from(sha256(self.request.body)),
             };
             parts.push((name, part));
         }
@@ -273,12 +272,13 @@ mod tests {
     use super::*;
 
     fn with_scope<R>(body: &str, then: impl FnOnce(&Scope<'_>) -> R) -> R {
-        let headers: HeaderMap =
-            HeaderMap::from_iter([("x-github-event".parse().unwrap(), "push".parse().unwrap())]);
-        let (query, bytes) = ("a=1&a=2&b=x%20y", body.as_bytes());
+        let headers = [("x-github-event", "push"), ("x-proof", "canary")];
+        let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let headers: HeaderMap = HeaderMap::from_iter(headers);
+        let (query, bytes) = ("a=1&a=2&b=x%20y&x-proof=canary", body.as_bytes());
         let request = Request { headers: &headers, query, body: bytes, at: Timestamp::MIN };
         let document = Document::read(&headers, bytes).unwrap();
-        then(&Scope::new("hub", "x-proof", request, &document, &Digested(bytes)))
+        then(&Scope::new("hub", "x-proof", request, &document))
     }
 
     fn render(text: &str, body: &str) -> Result<String, String> {

@@ -33,10 +33,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::http::depth;
-
-/// How deep a document may nest that is answered as JSON: many programs read no deeper one.
-const MAX_DEPTH: usize = 64;
+use crate::http::{MAX_DEPTH, depth};
 
 /// A payload or an output, byte for byte. One that nests deeper than 64 levels is the text of it.
 #[derive(Clone, Debug, Deserialize)]
