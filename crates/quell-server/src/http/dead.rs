@@ -10,7 +10,7 @@ use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::body::{JsonBody, parse};
@@ -24,9 +24,10 @@ pub const EXPORTED: &str = "exports";
 const MAX_EXPORTS: usize = 200;
 
 /// A filter, as callers write it.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter)]
+#[into_params(parameter_in = Query)]
 struct Asked {
     /// Only of this task.
     task: Option<String>,
@@ -34,17 +35,21 @@ struct Asked {
     queue: Option<String>,
     /// Only with this text in their last error, in capitals or not.
     error: Option<String>,
-    /// Only those that died at this time or later.
+    /// Only those that died at this time or later, such as `2026-03-01T00:00:00Z`.
     #[schema(value_type = Option<String>)]
+    #[param(value_type = Option<String>)]
     died_after: Option<jiff::Timestamp>,
     /// Only those that died before this time.
     #[schema(value_type = Option<String>)]
+    #[param(value_type = Option<String>)]
     died_before: Option<jiff::Timestamp>,
-    /// The place where the page before ended.
+    /// The place where the page before ended: its `next_before`.
     before: Option<String>,
     /// At most this many, up to 200.
+    #[param(value_type = Option<u32>)]
     limit: Option<usize>,
     /// Of a discard, and required there: the log and the history record it.
+    #[param(ignore)]
     reason: Option<String>,
 }
 
@@ -146,13 +151,7 @@ fn limit(limit: usize) -> Result<usize, ApiError> {
     summary = "List dead jobs, the latest death first.",
     description = "",
     params(
-        ("task" = Option<String>, Query, description = "Only of this task."),
-        ("queue" = Option<String>, Query, description = "Only of this queue."),
-        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
-        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
-        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
-        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
-        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        Asked,
         ("payload" = Option<bool>, Query, description = "Whether payloads and outputs are wanted."),
     ),
     responses((status = 200, body = view::DeadJobs, description = "Done."), Refused),
@@ -176,13 +175,7 @@ pub(super) async fn list(
     summary = "Count dead jobs by cause, the most frequent first.",
     description = "",
     params(
-        ("task" = Option<String>, Query, description = "Only of this task."),
-        ("queue" = Option<String>, Query, description = "Only of this queue."),
-        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
-        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
-        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
-        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
-        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        Asked,
     ),
     responses((status = 200, body = view::Causes, description = "Done."), Refused),
 )]
@@ -204,13 +197,7 @@ pub(super) async fn causes(
     summary = "Export dead jobs, each with its whole record.",
     description = "",
     params(
-        ("task" = Option<String>, Query, description = "Only of this task."),
-        ("queue" = Option<String>, Query, description = "Only of this queue."),
-        ("error" = Option<String>, Query, description = "Only with this text in their last error, in capitals or not."),
-        ("died_after" = Option<String>, Query, description = "Only those that died at this time or later, such as `2026-03-01T00:00:00Z`."),
-        ("died_before" = Option<String>, Query, description = "Only those that died before this time."),
-        ("before" = Option<String>, Query, description = "The place where the page before ended: its `next_before`."),
-        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        Asked,
     ),
     responses((status = 200, body = view::Exports, description = "Done."), Refused),
 )]
