@@ -17,6 +17,8 @@ use crate::Quell;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::client::transaction::Success;
 use crate::handler::effects::{EffectCall, OnceCall};
+use crate::worker::hold_off::HoldOff;
+use crate::worker::pull::PullLease;
 
 /// The context of one attempt: shared state, the job, and the signal to stop.
 ///
@@ -63,6 +65,7 @@ pub(crate) struct Attempted {
     pub(crate) asleep: Arc<AtomicUsize>,
     /// The effects that this attempt has begun.
     pub(crate) effects: Mutex<BTreeSet<EffectName>>,
+    pub(crate) hold_off: Arc<HoldOff>,
 }
 
 impl Attempted {
@@ -124,6 +127,19 @@ impl<S> Ctx<S> {
     #[must_use]
     pub fn fencing_token(&self) -> LeaseToken {
         self.job.job.token
+    }
+
+    /// The attempt's lease, for an attempt that goes on elsewhere
+    /// ([`TaskError::hand_over`](crate::TaskError::hand_over)).
+    #[must_use]
+    pub fn lease(&self) -> PullLease {
+        PullLease::of(&self.job.job, self.job.started_at)
+    }
+
+    /// Makes the worker claim no jobs of this task for so long: what the handler needs is away. Jobs
+    /// that it holds already still start, and may be snoozed; other workers are not affected.
+    pub fn hold_off(&self, time: Duration) {
+        self.job.hold_off.add(self.task(), self.job.quell.clock().now() + time);
     }
 
     /// How many triggers the job covers.

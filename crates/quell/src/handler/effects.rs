@@ -254,7 +254,7 @@ impl Named {
             Answer::TimedOut { error } => Answer::TimedOut { error: with_context(error) },
             Answer::Permanent { error } => Answer::Permanent { error: with_context(error) },
             Answer::Broke { ended, error } => Answer::Broke { ended, error: with_context(error) },
-            Answer::Snooze { .. } | Answer::Cancel { .. } => answer,
+            Answer::Snooze { .. } | Answer::Cancel { .. } | Answer::HandOver { .. } => answer,
         })
     }
 }

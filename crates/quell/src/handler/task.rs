@@ -121,6 +121,9 @@ pub(crate) enum Answer {
     Cancel {
         reason: String,
     },
+    HandOver {
+        within: Duration,
+    },
 }
 
 /// How long a failed attempt waits for the next one (R24).
@@ -192,13 +195,14 @@ impl TaskError {
             | Answer::Permanent { error } => error.clone(),
             Answer::Snooze { delay } => format!("asked to be run again after {delay:?}"),
             Answer::Cancel { reason } => reason.clone(),
+            Answer::HandOver { within } => format!("goes on elsewhere, for {within:?} at most"),
         }
     }
 
     /// Whether the attempt failed; else it asked for something that is no failure.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        !matches!(self.0, Answer::Snooze { .. } | Answer::Cancel { .. })
+        !matches!(self.0, Answer::Snooze { .. } | Answer::Cancel { .. } | Answer::HandOver { .. })
     }
 
     /// How the attempt is counted that ends with this, for hooks ([`Around`](crate::Around)). Of an
@@ -213,7 +217,17 @@ impl TaskError {
             Answer::Broke { ended, .. } => *ended,
             Answer::Snooze { .. } => AttemptOutcome::Snoozed,
             Answer::Cancel { .. } => AttemptOutcome::Cancelled,
+            Answer::HandOver { .. } => AttemptOutcome::Released,
         }
+    }
+
+    /// The attempt goes on elsewhere, for `within` at most: the handler has started work that reports
+    /// its end by [`PullTasks::settle`](crate::worker::pull::PullTasks::settle) with the lease of
+    /// [`Ctx::lease`](crate::Ctx::lease). The job stays running under that lease; this worker's slot
+    /// is free. An attempt that is not settled in time expires as any lease does (R21).
+    #[must_use]
+    pub fn hand_over(within: Duration) -> Self {
+        TaskError(Answer::HandOver { within })
     }
 
     /// The work is no longer wanted: the job ends cancelled.

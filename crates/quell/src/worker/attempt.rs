@@ -54,6 +54,8 @@ pub(crate) struct Spent {
 pub(crate) struct Ended {
     pub(crate) settlement: Settlement,
     pub(crate) counted: AttemptOutcome,
+    /// The attempt has not ended but goes on elsewhere, for so long at most.
+    pub(crate) goes_on: Option<Duration>,
 }
 
 impl<S: Send + Sync + 'static> Attempt<S> {
@@ -70,7 +72,7 @@ impl<S: Send + Sync + 'static> Attempt<S> {
             self;
         if let Some(outcome) = self.spent.poison() {
             let counted = outcome.counted();
-            return Ended { settlement: Settlement { lease, outcome }, counted };
+            return Ended { settlement: Settlement { lease, outcome }, counted, goes_on: None };
         }
         let limit = Limit::new(clock, timeout, cancelled);
         let answer = if hooks.is_empty() {
@@ -79,13 +81,19 @@ impl<S: Send + Sync + 'static> Attempt<S> {
             let inner = handled(&handler, payload, ctx.clone(), &limit, &settled);
             hooked(&hooks, &ctx, Box::pin(inner), &limit, &settled).await
         };
-        let outcome = self.spent.outcome(answer, settled.load(Ordering::SeqCst));
+        let goes_on = match &answer {
+            Err(TaskError(Answer::HandOver { within })) => Some(*within),
+            Ok(_) | Err(_) => None,
+        };
+        let is_settled = settled.load(Ordering::SeqCst);
+        let outcome = self.spent.outcome(answer, is_settled);
         // What a committed transaction settled went well; the store knows whether it did commit.
         let counted = match &outcome {
             Outcome::InTransaction(_) => AttemptOutcome::Succeeded,
             outcome => outcome.counted(),
         };
-        Ended { settlement: Settlement { lease, outcome }, counted }
+        let goes_on = goes_on.filter(|_| !is_settled);
+        Ended { settlement: Settlement { lease, outcome }, counted, goes_on }
     }
 }
 
@@ -163,6 +171,8 @@ impl Spent {
             Answer::Permanent { error } => permanent(error),
             Answer::Snooze { delay } => Outcome::Snoozed { delay },
             Answer::Cancel { reason } => Outcome::Cancelled { reason },
+            // It is not settled, unless by its own transaction.
+            Answer::HandOver { .. } => Outcome::Released,
         }
     }
 
@@ -203,7 +213,7 @@ impl Spent {
     }
 
     /// R25: a job whose attempts ended without a word too often is not run again.
-    fn poison(&self) -> Option<Outcome> {
+    pub(crate) fn poison(&self) -> Option<Outcome> {
         let max = self.retry.max_crashes;
         (self.crashes >= max).then(|| {
             permanent(format!(
@@ -220,11 +230,12 @@ impl Spent {
     /// The end of an attempt whose task broke outside of the handler.
     pub(crate) fn broken(&self, lease: Lease, error: String) -> Ended {
         let outcome = self.failure(AttemptOutcome::Panicked, error, Wait::Backoff);
-        Ended { settlement: Settlement { lease, outcome }, counted: AttemptOutcome::Panicked }
+        let counted = AttemptOutcome::Panicked;
+        Ended { settlement: Settlement { lease, outcome }, counted, goes_on: None }
     }
 
     /// A transient failure (R24).
-    fn failure(&self, ended: AttemptOutcome, error: String, wait: Wait) -> Outcome {
+    pub(crate) fn failure(&self, ended: AttemptOutcome, error: String, wait: Wait) -> Outcome {
         Outcome::Failed(self.failed(ended, error, wait))
     }
 

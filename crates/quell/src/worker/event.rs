@@ -1,5 +1,7 @@
 //! Events of a worker and its commands: the messages between `machine` and `run`.
 
+use std::time::Duration;
+
 use quell_core::schedule::Ticked;
 use quell_core::{
     Claimed, ClaimedJob, ExpiredLease, Lease, NextDue, Pruned, Renewal, Result, Settled,
@@ -19,6 +21,10 @@ pub(crate) enum Event {
     Looked { queues: Vec<usize>, asked_at: Timestamp, answer: Result<Vec<NextDue>> },
     /// Attempts ended.
     Ended(Vec<Settlement>),
+    /// Attempts go on elsewhere, each for so long at most.
+    HandedOver(Vec<(Lease, Duration)>),
+    /// The extension of leases that were handed over was answered.
+    Extended { leases: Vec<Lease>, answer: Result<Vec<Renewal>> },
     /// Settlements were answered.
     Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
     /// Renewals were answered.
@@ -49,6 +55,11 @@ pub(crate) enum Command {
     Start(Box<ClaimedJob>),
     Settle(Vec<Settlement>),
     Renew(Vec<Lease>),
+    /// Extend leases whose attempts go on elsewhere.
+    Extend {
+        leases: Vec<Lease>,
+        within: Duration,
+    },
     /// Report that the worker is alive, with this number of running attempts, and has been up since
     /// then.
     Heartbeat {

@@ -21,11 +21,13 @@ use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
 use crate::spans::{self, Label};
+use handover::Handover;
 use held::{ClaimCost, PENALTY, Waiting};
 use pulse::Pulse;
 use rest::{Rest, SAFETY};
 use upkeep::{REAP_PAUSE, first_pause};
 
+mod handover;
 mod held;
 mod leases;
 mod pulse;
@@ -71,11 +73,13 @@ struct Held {
     lost: bool,
     /// Whether its settlement failed alone and for good: it is renewed no more.
     doubtful: bool,
+    /// Renewals in flight that name it.
+    renewals: usize,
 }
 
 impl Held {
     fn new(label: Label, until: Timestamp) -> Self {
-        Held { label, stage: Stage::Waiting, until, lost: false, doubtful: false }
+        Held { label, stage: Stage::Waiting, until, lost: false, doubtful: false, renewals: 0 }
     }
 }
 
@@ -136,6 +140,7 @@ pub(crate) struct Machine {
     /// Leases whose last renewal returned no answer, and when to renew them again.
     unsure: BTreeSet<Lease>,
     ask_again_at: Timestamp,
+    handover: Handover,
     pulse: Pulse,
     rest: Rest,
     reaping: bool,
@@ -150,12 +155,20 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(bounds: Bounds, queues: Vec<QueueName>, now: Timestamp, seed: u64) -> Self {
+    /// The worker claims from `queues`, and looks for expired leases in those and in `watched`.
+    pub(crate) fn new(
+        bounds: Bounds,
+        queues: Vec<QueueName>,
+        watched: Vec<QueueName>,
+        now: Timestamp,
+        seed: u64,
+    ) -> Self {
         queues.iter().for_each(|queue| metrics::interval(queue, bounds.poll.base));
-        let pollers = queues
-            .into_iter()
-            .map(|queue| Poller::new(queue, PollInterval::new(bounds.poll), now))
-            .collect();
+        let poller =
+            |queue, claims| Poller::new(queue, PollInterval::new(bounds.poll), now, claims);
+        let claimed = queues.into_iter().map(|queue| poller(queue, true));
+        let pollers =
+            claimed.chain(watched.into_iter().map(|queue| poller(queue, false))).collect();
         Machine {
             phase: Phase::Working,
             pollers,
@@ -185,6 +198,7 @@ impl Machine {
             check_at: now,
             unsure: BTreeSet::new(),
             ask_again_at: now,
+            handover: Handover::new(now),
             pulse: Pulse::new(bounds.heartbeat, now),
             rest: Rest::new(bounds.rests, now),
             reaping: false,
@@ -212,6 +226,8 @@ impl Machine {
                 self.on_looked(&queues, asked_at, answer, now);
             }
             Event::Ended(settlements) => self.on_ended(settlements, now),
+            Event::HandedOver(leases) => self.on_handed_over(leases, now),
+            Event::Extended { leases, answer } => self.on_extended(&leases, answer, now),
             Event::Settled { sent, answer } => self.on_settled(sent, answer, now),
             Event::Renewed { leases, asked_at, answer } => {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
@@ -253,6 +269,7 @@ impl Machine {
             wakes.extend(self.next_renewal());
             wakes.extend(self.lose_at);
         }
+        wakes.extend(self.next_handover());
         if !self.unsettled.is_empty() && !self.settling {
             wakes.push(self.settle_at);
         }
@@ -272,7 +289,8 @@ impl Machine {
         let claiming = self.pollers.iter().any(|poller| !poller.is_free());
         let reporting = self.pulse.is_sending() || self.rest.is_leaving();
         let upkeep = self.reaping || self.pruning || self.ticker.is_asking() || reporting;
-        let busy = claiming || self.settling || self.renewing > 0 || upkeep;
+        let busy =
+            claiming || self.settling || !self.handover.is_done() || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
         (!busy && pausing).then_some(self.running)
     }
@@ -314,6 +332,10 @@ impl Machine {
         }
         for poller in &mut self.pollers {
             if wakeup.queue.as_ref().is_some_and(|queue| *queue != poller.queue) {
+                continue;
+            }
+            // Its work is another's. Where the store announces the ends of leases, this may be one.
+            if !poller.claims && !self.bounds.rests {
                 continue;
             }
             poller.wake(wakeup.due, at);
@@ -565,26 +587,8 @@ impl Machine {
             self.plan_upkeep(now, commands);
         }
         self.plan_settle(now, commands);
+        self.plan_handover(now, commands);
         self.plan_renew(now, commands);
-    }
-
-    /// R21: notifies a handler whose lease may have expired, even when the store is unreachable.
-    fn plan_losses(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
-        if self.lose_at.is_none_or(|at| now < at) {
-            return;
-        }
-        for (lease, held) in &mut self.held {
-            if held.until <= now {
-                lose(*lease, held, commands);
-            }
-        }
-        self.foresee_losses();
-    }
-
-    /// Kept rather than found each time: a worker may hold thousands of leases.
-    fn foresee_losses(&mut self) {
-        let held = self.held.values().filter(|held| !held.lost);
-        self.lose_at = held.map(|held| held.until).min();
     }
 
     /// R29: after the grace time, attempts are released without being spent.
@@ -633,7 +637,7 @@ impl Machine {
                 return;
             }
             let Some(poller) = self.pollers.get_mut(index) else { return };
-            if !poller.is_free() || now < poller.look_at {
+            if !poller.claims || !poller.is_free() || now < poller.look_at {
                 continue;
             }
             let limit = if poller.rated { room.min(slots) } else { room };
@@ -651,7 +655,8 @@ impl Machine {
     fn plan_look(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         let idle = |poller: &Poller| poller.is_free() && poller.polls;
         let is_time = self.pollers.iter().any(|poller| idle(poller) && poller.look_at <= now);
-        if self.pollers.len() < 2 || !is_time {
+        let is_single = self.pollers.len() < 2 && self.pollers.iter().all(|poller| poller.claims);
+        if is_single || !is_time {
             return;
         }
         let mut queues = Vec::new();
@@ -672,14 +677,6 @@ impl Machine {
         self.settling = true;
         let rest = self.unsettled.split_off(self.unsettled.len().min(self.settle_batch));
         commands.push(Command::Settle(std::mem::replace(&mut self.unsettled, rest)));
-    }
-}
-
-/// Notifies a handler, once, that its lease is lost.
-fn lose(lease: Lease, held: &mut Held, commands: &mut Vec<Command>) {
-    if !held.lost {
-        held.lost = true;
-        commands.push(Command::Cancel(lease));
     }
 }
 

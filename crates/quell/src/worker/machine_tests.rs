@@ -35,7 +35,7 @@ impl Scenario {
         let (lease, grace, rests) = (LEASE, GRACE, false);
         let bounds = Bounds { concurrency, prefetch, lease, heartbeat, grace, poll, rests };
         let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
-        let (machine, took) = (Machine::new(bounds, queues, now, 7), Duration::ZERO);
+        let (machine, took) = (Machine::new(bounds, queues, Vec::new(), now, 7), Duration::ZERO);
         Scenario { machine, now, next_job: 1, rated: false, took }
     }
 
@@ -728,7 +728,7 @@ fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
     let bounds = Bounds { concurrency: 1, prefetch: 0, lease, heartbeat, grace, poll, rests };
     let began = Timestamp::from_secs(1_000);
     let queues = vec![QueueName::new("q0").unwrap()];
-    let mut machine = Machine::new(bounds, queues, began, 7);
+    let mut machine = Machine::new(bounds, queues, Vec::new(), began, 7);
     let mut commands = machine.apply(Event::Tick, began);
     commands.extend(machine.apply(Event::Beaten(Ok(())), began));
     commands.extend(machine.apply(Event::Reaped(Ok(vec![])), began));
@@ -854,4 +854,70 @@ fn r25_a_worker_that_was_suspended_reports_itself_before_it_takes_leases_back() 
     assert!(!reaps(&commands), "{commands:?}");
     let commands = scenario.machine.apply(Event::Beaten(Ok(())), scenario.now);
     assert!(reaps(&commands), "{commands:?}");
+}
+
+/// The leases that commands extend.
+fn extends(commands: &[Command]) -> Vec<Lease> {
+    let of = |command: &Command| match command {
+        Command::Extend { leases, .. } => leases.clone(),
+        _ => Vec::new(),
+    };
+    commands.iter().flat_map(of).collect()
+}
+
+/// A machine that runs two jobs, whose renewal is in flight.
+fn renewing() -> (Scenario, Vec<Lease>) {
+    let mut scenario = Scenario::new(2, 0);
+    scenario.apply(Event::Tick);
+    scenario.apply(Event::Reaped(Ok(vec![])));
+    let commands = scenario.claimed(2, 2, None);
+    let started = commands.iter().filter_map(|command| match command {
+        Command::Start(job) => Some(Lease { job: job.id, token: job.token }),
+        _ => None,
+    });
+    let leases: Vec<Lease> = started.collect();
+    assert_eq!(leases.len(), 2);
+    scenario.now = scenario.now + LEASE / 3;
+    let commands = scenario.apply(Event::Tick);
+    assert!(commands.iter().any(|one| matches!(one, Command::Renew(all) if all.len() == 2)));
+    (scenario, leases)
+}
+
+#[test]
+fn r21_a_lease_is_handed_over_after_the_renewals_that_name_it() {
+    let (mut scenario, leases) = renewing();
+    let hour = Duration::from_secs(3_600);
+    let commands = scenario.apply(Event::HandedOver(vec![(leases[0], hour)]));
+    assert_eq!(extends(&commands), [], "the renewal in flight would shorten it");
+    let held = scenario.now + LEASE;
+    let (answer, asked_at) = (Ok(vec![Renewal::Held(held); 2]), scenario.now);
+    let renewed = Event::Renewed { leases: leases.clone(), asked_at, answer };
+    let commands = scenario.apply(renewed);
+    assert_eq!(extends(&commands), [leases[0]]);
+    // It is in no later renewal, and a store that does not answer is asked again.
+    scenario.now = scenario.now + LEASE / 3;
+    let commands = scenario.apply(Event::Tick);
+    let renewed = commands.iter().find_map(|one| match one {
+        Command::Renew(leases) => Some(leases.clone()),
+        _ => None,
+    });
+    assert_eq!(renewed, Some(vec![leases[1]]));
+    let unknown = || Ok(vec![Renewal::Unknown]);
+    let extended = Event::Extended { leases: vec![leases[0]], answer: unknown() };
+    assert_eq!(extends(&scenario.apply(extended)), []);
+    scenario.now = scenario.now + RETRY_PAUSE;
+    // The renewal of the other lease is still in flight.
+    assert_eq!(extends(&scenario.apply(Event::Tick)), [leases[0]]);
+    let answer = Ok(vec![Renewal::Held(scenario.now + hour)]);
+    scenario.apply(Event::Extended { leases: vec![leases[0]], answer });
+    // The slot that became free is claimed for.
+    scenario.claimed(0, 1, None);
+    scenario.apply(Event::Shutdown);
+    assert!(!scenario.machine.is_done(), "the other attempt runs");
+    scenario
+        .apply(Event::Ended(vec![Settlement { lease: leases[1], outcome: Outcome::succeeded() }]));
+    let settled = Settled { lease: leases[1], became: SettledAs::Succeeded };
+    let sent = vec![Settlement { lease: leases[1], outcome: Outcome::succeeded() }];
+    scenario.apply(Event::Settled { sent, answer: Ok(vec![settled]) });
+    assert!(scenario.machine.is_done());
 }

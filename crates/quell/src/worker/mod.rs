@@ -24,10 +24,12 @@
 mod attempt;
 mod contain;
 mod event;
+pub(crate) mod hold_off;
 mod identity;
 mod machine;
 mod panic;
 mod poller;
+pub mod pull;
 mod restore;
 mod run;
 mod ticker;
@@ -100,6 +102,7 @@ pub struct WorkerBuilder<S> {
     pings: Option<mpsc::Receiver<Ping>>,
     panic_hook: bool,
     hooks: Hooks<S>,
+    watched: Vec<QueueName>,
 }
 
 impl<S> fmt::Debug for WorkerBuilder<S> {
@@ -133,6 +136,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             pings: None,
             panic_hook: false,
             hooks: Hooks::default(),
+            watched: Vec::new(),
         }
     }
 
@@ -200,6 +204,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// outermost.
     pub fn around(mut self, hook: impl Around<S>) -> Self {
         self.hooks.push(hook);
+        self
+    }
+
+    /// Takes back expired leases of queues whose jobs workers elsewhere run, such as those of
+    /// [`pull`]. It claims nothing from them. A worker that watches queues needs no task: it does
+    /// the upkeep of the store and fires ticks of schedules.
+    pub fn watch(mut self, queues: impl IntoIterator<Item = QueueName>) -> Self {
+        self.watched.extend(queues);
         self
     }
 
@@ -313,10 +325,15 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         let name = self.name.map_or_else(made_up_name, Ok)?;
         let identity = Identity::new(name, names.clone(), self.bounds.concurrency, lease);
         self.bounds.rests = self.quell.store().capabilities().timed;
+        let mut watched = self.watched;
+        watched.retain(|queue| !names.contains(queue));
+        watched.sort();
+        watched.dedup();
+        let queues = queues.into_iter().chain(watched.iter().map(|_| Arc::from([]))).collect();
         // In virtual time, runs must repeat: the poll's jitter too.
         let seed = if self.quell.clock().store_time().is_some() { 0 } else { fastrand::u64(..) };
         Ok(Runner {
-            machine: Machine::new(self.bounds, names, now, seed),
+            machine: Machine::new(self.bounds, names, watched, now, seed),
             quell: self.quell,
             state: self.state,
             identity,
@@ -324,13 +341,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             retention: self.retention,
             tasks: self.tasks,
             hooks: self.hooks,
+            hold_off: Arc::default(),
             queues,
             pings: self.pings,
         })
     }
 
     fn check_bounds(&self) -> Result<()> {
-        if self.tasks.is_empty() {
+        if self.tasks.is_empty() && self.watched.is_empty() {
             return Err(Error::invalid("task", "worker has no task: register a handler"));
         }
         if self.bounds.concurrency == 0 {

@@ -29,6 +29,8 @@ impl StoreClock {
 #[derive(Debug)]
 pub(crate) struct Poller {
     pub(crate) queue: QueueName,
+    /// Whether jobs are claimed from it; else only its expired leases are looked for.
+    pub(crate) claims: bool,
     interval: PollInterval,
     /// When to look next, in the worker's time.
     pub(crate) look_at: Timestamp,
@@ -50,9 +52,15 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    pub(crate) fn new(queue: QueueName, interval: PollInterval, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        queue: QueueName,
+        interval: PollInterval,
+        now: Timestamp,
+        claims: bool,
+    ) -> Self {
         Poller {
             queue,
+            claims,
             interval,
             look_at: now,
             polls: true,
@@ -102,7 +110,7 @@ impl Poller {
     pub(crate) fn look_by(&mut self, at: Timestamp) {
         if at <= self.look_at {
             self.look_at = at;
-            self.polls = false;
+            self.polls = !self.claims;
         }
     }
 

@@ -13,8 +13,8 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quell_core::history::{Event as Recorded, WorkerTask};
 use quell_core::{
-    Claim, ClaimedJob, Key, Lease, Outcome, Retention, Settlement, TaskName, Timestamp, Wakeup,
-    Wakeups, WorkerId,
+    Claim, Claimed, ClaimedJob, Key, Lease, NextDue, Outcome, Retention, Settlement, TaskName,
+    Timestamp, Wakeup, Wakeups, WorkerId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -24,6 +24,7 @@ use tracing::{debug, error};
 use super::Registered;
 use super::attempt::{Attempt, Ended, Spent};
 use super::event::{Command, Event};
+use super::hold_off::{HoldOff, sooner};
 use super::identity::Identity;
 use super::machine::Machine;
 use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
@@ -91,6 +92,7 @@ pub(super) struct Runner<S> {
     pub(super) hooks: Hooks<S>,
     /// The tasks of each queue, in the order of the machine's queues.
     pub(super) queues: Vec<Arc<[TaskName]>>,
+    pub(super) hold_off: Arc<HoldOff>,
     pub(super) machine: Machine,
     pub(super) pings: Option<mpsc::Receiver<Ping>>,
 }
@@ -226,18 +228,26 @@ impl<S: Send + Sync + 'static> Runner<S> {
     /// Gathers all attempts that have ended by now, so that they settle in one call.
     fn ended(&mut self, first: Joined, live: &mut Live) -> Event {
         let now = self.quell.clock().now();
-        let mut settlements = Vec::new();
+        let (mut settlements, mut handed_over) = (Vec::new(), Vec::new());
         let mut next = Some(first);
         while let Some(joined) = next {
-            if let Some(Ended { settlement, counted }) = live.finished(joined) {
-                if let Some(running) = live.running.remove(&settlement.lease)
-                    && let Some(task) = self.tasks.get(&running.task)
-                {
-                    task.metrics.ended(counted, now.since(running.started));
+            if let Some(Ended { settlement, counted, goes_on }) = live.finished(joined) {
+                let running = live.running.remove(&settlement.lease);
+                if let Some(within) = goes_on {
+                    handed_over.push((settlement.lease, within));
+                } else {
+                    if let Some(running) = running
+                        && let Some(task) = self.tasks.get(&running.task)
+                    {
+                        task.metrics.ended(counted, now.since(running.started));
+                    }
+                    settlements.push(settlement);
                 }
-                settlements.push(settlement);
             }
             next = live.attempts.try_join_next_with_id();
+        }
+        if !handed_over.is_empty() {
+            live.calls.push(Box::pin(std::future::ready(Event::HandedOver(handed_over))));
         }
         Event::Ended(settlements)
     }
@@ -249,6 +259,13 @@ impl<S: Send + Sync + 'static> Runner<S> {
             Command::Start(job) => self.start(*job, now, live),
             Command::Settle(settlements) => self.settle(settlements, live),
             Command::Renew(leases) => self.renew(leases, now, live),
+            Command::Extend { leases, within } => {
+                let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+                live.calls.push(Box::pin(async move {
+                    let answer = store.renew(time, &leases, within).await;
+                    Event::Extended { leases, answer }
+                }));
+            }
             Command::Heartbeat { busy, since } => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
                 let beat = self.identity.beat(busy, since, now);
@@ -303,10 +320,19 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let (Some(name), Some(tasks)) = (self.machine.queue(queue), self.queues.get(queue)) else {
             return;
         };
+        let (tasks, free_at) = self.hold_off.split(tasks, asked_at);
+        let free_at = free_at.map(|at| self.machine.store_time(at));
+        if tasks.is_empty() {
+            let now = self.machine.store_time(asked_at);
+            let next = NextDue { now, due: free_at, expiry: None };
+            let answer = Ok(Claimed { now, jobs: Vec::new(), next, rated: true });
+            let claimed = Event::Claimed { queue, limit, asked_at, answer };
+            return live.calls.push(Box::pin(std::future::ready(claimed)));
+        }
         let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         let claim = Claim {
             queue: name.clone(),
-            tasks: Arc::clone(tasks),
+            tasks,
             worker: self.identity.worker().clone(),
             limit,
             lease: self.lease,
@@ -314,18 +340,27 @@ impl<S: Send + Sync + 'static> Runner<S> {
         };
         live.calls.push(Box::pin(async move {
             let answer = store.claim(time, &claim).await;
+            let answer = answer.map(|claimed| {
+                let next = sooner(claimed.next, free_at);
+                Claimed { next, ..claimed }
+            });
             Event::Claimed { queue, limit, asked_at, answer }
         }));
     }
 
     fn look(&self, queues: Vec<usize>, asked_at: Timestamp, live: &Live) {
         let named = |index: &usize| {
-            Some((self.machine.queue(*index)?.clone(), Arc::clone(self.queues.get(*index)?)))
+            let (tasks, free_at) = self.hold_off.split(self.queues.get(*index)?, asked_at);
+            let free_at = free_at.map(|at| self.machine.store_time(at));
+            Some(((self.machine.queue(*index)?.clone(), tasks), free_at))
         };
-        let asked: Vec<_> = queues.iter().filter_map(named).collect();
+        let (asked, free_at): (Vec<_>, Vec<_>) = queues.iter().filter_map(named).unzip();
         let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         live.calls.push(Box::pin(async move {
             let answer = store.peek(time, &asked).await;
+            let answer = answer.map(|dues| {
+                dues.into_iter().zip(free_at).map(|(due, at)| sooner(due, at)).collect()
+            });
             Event::Looked { queues, asked_at, answer }
         }));
     }
@@ -392,6 +427,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             settled,
             asleep: Arc::clone(&sleeps),
             effects: Mutex::default(),
+            hold_off: Arc::clone(&self.hold_off),
         };
         let ctx = Ctx::new(Arc::clone(&self.state), attempted);
         let abort = live.attempts.spawn(attempt.run(ctx));
@@ -450,7 +486,12 @@ impl<S: Send + Sync + 'static> Runner<S> {
     }
 }
 
-fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId, with_payload: bool) -> Recorded {
+pub(super) fn started(
+    job: &ClaimedJob,
+    t: Timestamp,
+    worker: &WorkerId,
+    with_payload: bool,
+) -> Recorded {
     Recorded::Start {
         t,
         job: job.id,

@@ -20,6 +20,7 @@ mod limits;
 mod panics;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod pull;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod pushed_results;
 #[cfg(feature = "redis")]

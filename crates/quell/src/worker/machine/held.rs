@@ -116,7 +116,7 @@ impl Machine {
         for step in 0..queues {
             let index = (self.next_turn + step) % queues;
             let Some(poller) = self.pollers.get_mut(index) else { return };
-            if poller.rated && poller.is_free() && poller.look_at <= now {
+            if poller.claims && poller.rated && poller.is_free() && poller.look_at <= now {
                 poller.claim(free);
                 commands.push(Command::Claim { queue: index, limit: free });
                 (self.turn, self.starts_since_turn, self.next_turn) = (free, 0, index + 1);

@@ -8,7 +8,7 @@ use quell_core::{Cancelled, Lease, LeaseToken, Renewal, Result, Timestamp};
 use tracing::warn;
 
 use super::super::event::Command;
-use super::{Held, Machine, RENEWALS, RETRY_PAUSE, lose};
+use super::{Held, Machine, RENEWALS, RETRY_PAUSE};
 
 /// Between two early renewals, at least: cancelling many jobs makes few calls.
 pub(super) const CHECK_PAUSE: Duration = Duration::from_millis(20);
@@ -51,6 +51,9 @@ impl Machine {
             return;
         };
         if !leases.is_empty() {
+            for lease in &leases {
+                self.held.entry(*lease).and_modify(|held| held.renewals += 1);
+            }
             self.renewing += 1;
             commands.push(Command::Renew(leases));
         }
@@ -79,6 +82,7 @@ impl Machine {
         let mut is_unsure = false;
         for (lease, renewal) in leases.iter().zip(renewals) {
             let Some(held) = self.held.get_mut(lease) else { continue };
+            held.renewals = held.renewals.saturating_sub(1);
             match renewal {
                 Renewal::Held(_) => held.until = held.until.max(asked_at + self.bounds.lease),
                 Renewal::Lost => lose(*lease, held, commands),
@@ -102,6 +106,33 @@ impl Machine {
             }
             Cancelled::Any => self.checks.extend(self.held.keys()),
         }
+    }
+
+    /// R21: notifies a handler whose lease may have expired, even when the store is unreachable.
+    pub(super) fn plan_losses(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.lose_at.is_none_or(|at| now < at) {
+            return;
+        }
+        for (lease, held) in &mut self.held {
+            if held.until <= now {
+                lose(*lease, held, commands);
+            }
+        }
+        self.foresee_losses();
+    }
+
+    /// Kept rather than found each time: a worker may hold thousands of leases.
+    pub(super) fn foresee_losses(&mut self) {
+        let held = self.held.values().filter(|held| !held.lost);
+        self.lose_at = held.map(|held| held.until).min();
+    }
+}
+
+/// Notifies a handler, once, that its lease is lost.
+fn lose(lease: Lease, held: &mut Held, commands: &mut Vec<Command>) {
+    if !held.lost {
+        held.lost = true;
+        commands.push(Command::Cancel(lease));
     }
 }
 

@@ -1,0 +1,130 @@
+//! What this process knows of processes of workers elsewhere: their last sign of life, and their tasks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_core::{QueueName, TaskName, Timestamp, WorkerId};
+
+use super::PullProcess;
+
+/// The most processes that are remembered. More than that send a heartbeat with each call.
+const MOST: usize = 10_000;
+
+/// What is known of one process of a worker.
+#[derive(Debug, Default)]
+struct Known {
+    beaten_at: Option<Timestamp>,
+    queues: BTreeSet<QueueName>,
+    /// The tasks that are on record.
+    tasks: BTreeSet<TaskName>,
+}
+
+type All = BTreeMap<(WorkerId, u32), Known>;
+
+/// What is known of each process.
+#[derive(Debug, Default)]
+pub(super) struct Beats(Mutex<All>);
+
+impl Beats {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tasks that a process runs, where these bring new ones; they are on record from then on.
+    pub(super) fn introduce(
+        &self,
+        process: &PullProcess,
+        tasks: &[TaskName],
+    ) -> Option<BTreeSet<TaskName>> {
+        let mut all = self.all();
+        let known = known(&mut all, process);
+        let before = known.tasks.len();
+        known.tasks.extend(tasks.iter().cloned());
+        (known.tasks.len() > before).then(|| known.tasks.clone())
+    }
+
+    /// All queues that the process has named, these included, where a heartbeat is due; it counts as
+    /// sent.
+    pub(super) fn due(
+        &self,
+        process: &PullProcess,
+        queues: &[QueueName],
+        interval: Duration,
+        now: Timestamp,
+    ) -> Option<Vec<QueueName>> {
+        let mut all = self.all();
+        let known = known(&mut all, process);
+        let before = known.queues.len();
+        known.queues.extend(queues.iter().cloned());
+        // It comes with calls of the worker, not by a timer: so no gap is longer than one that still
+        // counts as unbroken, which is one and a half intervals.
+        let is_time = known.beaten_at.is_none_or(|at| now.since(at) >= interval / 2);
+        if !is_time && known.queues.len() == before {
+            return None;
+        }
+        known.beaten_at = Some(now);
+        Some(known.queues.iter().cloned().collect())
+    }
+
+    /// Lets the next call send a heartbeat.
+    pub(super) fn failed(&self, process: &PullProcess) {
+        let key = (process.worker.clone(), process.incarnation);
+        if let Some(known) = self.all().get_mut(&key) {
+            known.beaten_at = None;
+        }
+    }
+
+    /// Forgets a process that has left.
+    pub(super) fn forget(&self, worker: &WorkerId, incarnation: u32) {
+        self.all().remove(&(worker.clone(), incarnation));
+    }
+}
+
+/// What is known of a process; the one whose last heartbeat is the oldest makes room for a new one.
+fn known<'a>(all: &'a mut All, process: &PullProcess) -> &'a mut Known {
+    let key = (process.worker.clone(), process.incarnation);
+    if all.len() >= MOST && !all.contains_key(&key) {
+        let oldest =
+            all.iter().min_by_key(|(_, known)| known.beaten_at).map(|(key, _)| key.clone());
+        oldest.and_then(|oldest| all.remove(&oldest));
+    }
+    all.entry(key).or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(name: &str) -> PullProcess {
+        PullProcess::new(WorkerId::new(name).unwrap(), 1)
+    }
+
+    #[test]
+    fn r25_no_gap_between_heartbeats_is_longer_than_one_and_a_half_intervals() {
+        let (beats, interval) = (Beats::default(), Duration::from_secs(10));
+        let due =
+            |at: i64| beats.due(&process("w"), &[], interval, Timestamp::from_secs(at)).is_some();
+        // Calls that are 4.9 s apart at most.
+        let calls = [0, 4, 5, 9, 10, 14, 19].map(|at| (at, due(at)));
+        let sent: Vec<i64> = calls.iter().filter(|(_, sent)| *sent).map(|(at, _)| *at).collect();
+        assert_eq!(sent, [0, 5, 10, 19]);
+    }
+
+    #[test]
+    fn what_is_known_of_processes_is_bounded_and_a_new_task_is_told_with_all() {
+        let beats = Beats::default();
+        let task = |name: &str| TaskName::new(name).unwrap();
+        for number in 0..MOST + 50 {
+            let at = Timestamp::from_secs(i64::try_from(number).unwrap());
+            beats.due(&process(&format!("w{number}")), &[], Duration::from_secs(10), at);
+        }
+        assert_eq!(beats.all().len(), MOST);
+        let (one, both) = ([task("a")], [task("b"), task("a")]);
+        assert_eq!(beats.introduce(&process("x"), &one).map(|all| all.len()), Some(1));
+        assert_eq!(beats.introduce(&process("x"), &one), None);
+        assert_eq!(beats.introduce(&process("x"), &both).map(|all| all.len()), Some(2));
+        beats.forget(&process("x").worker, 1);
+        assert_eq!(beats.introduce(&process("x"), &one).map(|all| all.len()), Some(1));
+    }
+}

@@ -1,0 +1,172 @@
+//! What a worker elsewhere reports of an attempt, and what becomes of its job (R12, R24, R25).
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quell_core::idempotency::checked_output;
+use quell_core::retry::Retry;
+use quell_core::{
+    AttemptOutcome, Failure, FailureKind, JobState, Outcome, Payload, Result, SettledAs, Settlement,
+};
+
+use super::super::attempt::Spent;
+use super::{MAX_JOBS, PullLease, PullTasks, within};
+use crate::handler::task::Wait;
+
+/// How many refused settlements are looked up at once.
+const READS: usize = 16;
+
+/// The answer to a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PullSettled {
+    /// What became of the job.
+    pub became: SettledAs,
+    /// The same attempt had ended so before: its answer got lost, and this one changed nothing.
+    pub is_repeat: bool,
+}
+
+/// How an attempt of a worker elsewhere ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PullOutcome {
+    /// It ended well.
+    Succeeded {
+        /// What the handler returned, if anything. One that is too large to keep fails the attempt
+        /// for good, as that of a handler in this process does.
+        output: Option<Payload>,
+    },
+    /// It failed.
+    Failed {
+        /// Why.
+        error: String,
+        /// Whether a retry cannot help.
+        permanent: bool,
+        /// The delay that the handler wants; the policy's backoff where there is none.
+        retry_in: Option<Duration>,
+        /// Whether it took too long.
+        timed_out: bool,
+    },
+    /// The handler asked to be run again after a delay; no attempt is spent.
+    Snoozed {
+        /// How long to wait.
+        delay: Duration,
+    },
+    /// The worker gives the job back unfinished; no attempt is spent (R29).
+    Released,
+    /// The handler ended the job without success.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl PullOutcome {
+    /// It ended well and returned nothing.
+    #[must_use]
+    pub const fn succeeded() -> Self {
+        PullOutcome::Succeeded { output: None }
+    }
+
+    /// Whether it counts as a failure, where failures are counted.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self, PullOutcome::Failed { .. })
+    }
+
+    /// Whether it counts as a success.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, PullOutcome::Succeeded { .. })
+    }
+}
+
+impl PullTasks {
+    /// Ends attempts. The answers are in the order of the settlements. A lease that was lost is
+    /// refused, and so is a repeat of a settlement that was taken, unless the job has ended so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a request that is out of bounds; errors
+    /// of the store.
+    pub async fn settle(&self, ended: Vec<(PullLease, PullOutcome)>) -> Result<Vec<PullSettled>> {
+        within("settlements", ended.len(), MAX_JOBS, "settlements")?;
+        let settlement = |(lease, outcome): &(PullLease, PullOutcome)| {
+            // A task may have left the configuration since: what was done of it counts all the same.
+            let known = self.tasks.get(&lease.task);
+            let spent = Spent {
+                retry: known.map_or_else(Retry::default, |task| *task.policy.retry()),
+                attempt: lease.attempt,
+                failures: lease.failures,
+                crashes: 0,
+                classify: None,
+            };
+            Settlement { lease: lease.lease, outcome: outcome_of(outcome.clone(), &spent) }
+        };
+        let settlements: Vec<Settlement> = ended.iter().map(settlement).collect();
+        let settled = self.quell.store().settle(self.store_time(), settlements.clone()).await?;
+        let became = settled.iter().map(|one| one.became);
+        let mut answers: Vec<PullSettled> =
+            became.map(|became| PullSettled { became, is_repeat: false }).collect();
+        let mut refused = Vec::new();
+        for (place, ((lease, _), settlement)) in ended.iter().zip(settlements).enumerate() {
+            match answers.get(place).map(|answer| answer.became) {
+                Some(SettledAs::Refused) => refused.push((place, settlement)),
+                _ => self.count(lease, settlement.outcome.counted()),
+            }
+        }
+        let look = |(place, settlement): (usize, Settlement)| async move {
+            (place, self.ended_before(&settlement).await)
+        };
+        let mut looks = futures_util::stream::iter(refused.into_iter().map(look)).buffered(READS);
+        while let Some((place, before)) = looks.next().await {
+            if let (Some(became), Some(answer)) = (before, answers.get_mut(place)) {
+                *answer = PullSettled { became, is_repeat: true };
+            }
+        }
+        Ok(answers)
+    }
+
+    /// How a job has ended by the same attempt: then the settlement is a repeat whose first answer
+    /// got lost. Where the store does not say, it is refused.
+    async fn ended_before(&self, settlement: &Settlement) -> Option<SettledAs> {
+        let (state, became) = match settlement.outcome {
+            Outcome::Succeeded { .. } => (JobState::Succeeded, SettledAs::Succeeded),
+            Outcome::Failed(_) => (JobState::Dead, SettledAs::Dead),
+            _ => return None,
+        };
+        let job = self.quell.store().job(settlement.lease.job).await.ok()??;
+        (job.token == settlement.lease.token && job.state == state).then_some(became)
+    }
+
+    fn count(&self, lease: &PullLease, outcome: AttemptOutcome) {
+        let Some(task) = self.tasks.get(&lease.task) else { return };
+        task.metrics.ended(outcome, self.store_now().since(lease.started_at));
+    }
+}
+
+fn outcome_of(reported: PullOutcome, spent: &Spent) -> Outcome {
+    match reported {
+        PullOutcome::Succeeded { output } => match output.map_or(Ok(None), checked_output) {
+            Ok(output) => Outcome::Succeeded { output },
+            Err(error) => {
+                let error = format!("the worker's output cannot be kept: {error}");
+                failed_for_good(error, AttemptOutcome::Failed)
+            }
+        },
+        PullOutcome::Failed { error, permanent, retry_in, timed_out } => {
+            let ended = if timed_out { AttemptOutcome::TimedOut } else { AttemptOutcome::Failed };
+            if permanent {
+                return failed_for_good(error, ended);
+            }
+            let wait = retry_in.map_or(Wait::Backoff, Wait::Exactly);
+            spent.failure(ended, error, wait)
+        }
+        PullOutcome::Snoozed { delay } => Outcome::Snoozed { delay },
+        PullOutcome::Released => Outcome::Released,
+        PullOutcome::Cancelled { reason } => Outcome::Cancelled { reason },
+    }
+}
+
+fn failed_for_good(error: String, ended: AttemptOutcome) -> Outcome {
+    Outcome::Failed(Failure { error, ended, kind: FailureKind::Permanent })
+}
