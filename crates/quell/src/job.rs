@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+pub use crate::operator::waiting::{Late, WaitReason, Waiting};
 pub use quell_core::job::Shape;
 pub use quell_core::window::{DueReason, Window};
 pub use quell_core::{

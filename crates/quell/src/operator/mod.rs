@@ -8,6 +8,7 @@ pub(crate) mod dead;
 pub(crate) mod queues;
 pub(crate) mod schedule;
 mod unreadable;
+pub(crate) mod waiting;
 mod workers;
 
 use quell_core::checkup::Checkup;

@@ -38,3 +38,4 @@ mod sqlite;
 mod tasks;
 mod triggers;
 mod virtual_time;
+mod waiting;
