@@ -9,6 +9,7 @@
 
 pub mod azurite;
 pub mod cluster;
+mod languages;
 mod packages;
 pub mod pgbouncer;
 pub mod postgres;
@@ -22,6 +23,7 @@ pub mod servicebus;
 
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
+pub use languages::{node, node_with_webhooks, npm, python_3, python_with_webhooks};
 pub use packages::install;
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};

@@ -1,0 +1,98 @@
+//! Python and Node.js, with packages that tests need.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use crate::azurite::ensure_npm;
+use crate::packages::alone;
+use crate::releases::{ensure_pip, python, run};
+
+/// The version of the libraries of Standard Webhooks for Python.
+const WEBHOOKS_PYTHON: &str = "standardwebhooks==1.1.0";
+/// The same for Node.js.
+const WEBHOOKS_NODE: &str = "standardwebhooks@1.1.1";
+
+/// Python 3, with pip.
+///
+/// # Errors
+/// Where pip cannot be installed.
+pub fn python_3() -> anyhow::Result<Command> {
+    let _alone = alone()?;
+    ensure_pip()?;
+    let mut command = python();
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+/// Node.js.
+///
+/// # Errors
+/// Where it cannot be installed.
+pub fn node() -> anyhow::Result<Command> {
+    let _alone = alone()?;
+    ensure_npm()?;
+    Ok(Command::new("node"))
+}
+
+/// npm.
+///
+/// # Errors
+/// Where it cannot be installed.
+pub fn npm() -> anyhow::Result<Command> {
+    let _alone = alone()?;
+    ensure_npm()?;
+    let mut command = Command::new("npm");
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// A Python that has the library of Standard Webhooks.
+///
+/// # Errors
+/// Where it cannot be fetched.
+pub fn python_with_webhooks() -> anyhow::Result<Command> {
+    python_with(WEBHOOKS_PYTHON).map(|(command, _)| command)
+}
+
+/// A Node.js that has the library of Standard Webhooks.
+///
+/// # Errors
+/// Where it cannot be fetched.
+pub fn node_with_webhooks() -> anyhow::Result<Command> {
+    let folder = std::env::temp_dir().join(format!("quell-services-{WEBHOOKS_NODE}"));
+    let complete = folder.join("complete");
+    let _alone = alone()?;
+    ensure_npm()?;
+    if !complete.exists() {
+        std::fs::create_dir_all(&folder)?;
+        let mut install = Command::new("npm");
+        install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]);
+        install.arg("--prefix").arg(&folder).arg(WEBHOOKS_NODE).stdin(Stdio::null());
+        run(&mut install).with_context(|| format!("cannot fetch {WEBHOOKS_NODE}"))?;
+        std::fs::write(complete, "")?;
+    }
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", folder.join("node_modules"));
+    Ok(command)
+}
+
+/// A Python that has this package, which is fetched where it is missing; and the package's folder.
+pub(crate) fn python_with(package: &str) -> anyhow::Result<(Command, PathBuf)> {
+    let folder = std::env::temp_dir().join(format!("quell-services-{package}"));
+    let (site, complete) = (folder.join("site"), folder.join("complete"));
+    let _alone = alone()?;
+    if !complete.exists() {
+        std::fs::create_dir_all(&folder)?;
+        ensure_pip()?;
+        let mut install = python();
+        install.args(["-m", "pip", "install", "--quiet", "--only-binary=:all:", "--upgrade"]);
+        install.arg("--target").arg(&site).arg(package);
+        run(&mut install).with_context(|| format!("cannot fetch {package}"))?;
+        std::fs::write(complete, "")?;
+    }
+    let mut command = python();
+    command.env("PYTHONPATH", site).env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok((command, folder))
+}
