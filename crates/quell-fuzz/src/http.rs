@@ -7,17 +7,20 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use quell::store::{MemoryStore, Store};
-use quell::{Quell, Timestamp};
+use quell::worker::pull::PullTasks;
+use quell::{Quell, TaskName, Timestamp};
 use quell_server::config::Config;
-use quell_server::http::{Api, Sources, hosts, router};
+use quell_server::http::{Api, Completions, Pull, Sources, hosts, router};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::parts;
 
 const CONFIG: &str = "[tasks.build]\nkey = \"{{ repo }}\"\ndebounce = { min = \"1s\", max = \"9s\" }\n\
                       exec = { command = [\"true\"] }\n[tasks.now]\nexec = { command = [\"true\"] }\n\
+                      [tasks.far]\npull = true\n\
                       [sources.hook]\nverify = \"token\"\nsecret_file = \"secret\"\ntask = \"build\"\n\
                       filter = \"body.n > 1\"\nkey = \"{{ body.repo }}\"\npayload = \"body\"\n\
                       [sources.raw]\nverify = \"token\"\nsecret_file = \"secret\"\ntask = \"now\"\n";
@@ -47,15 +50,23 @@ fn served() -> (Router, Arc<MemoryStore>) {
     // No server does it here, and what is measured would pile up from input to input.
     metrics.run_upkeep();
     let config = Config::parse(CONFIG, &folder().join("quell.toml")).unwrap();
+    let quell = Quell::with_store(shared).build().unwrap();
+    let far = TaskName::new("far").unwrap();
+    let pull = PullTasks::new(quell.clone()).task(far.clone(), &config.tasks[&far].policy).unwrap();
+    // No claim waits.
+    pull.close();
     let api = Api {
-        quell: Quell::with_store(shared).build().unwrap(),
         tasks: Arc::new(config.tasks),
+        pull: Pull::new(pull, Arc::default(), config.lease),
+        completions: Completions::new(PullTasks::new(quell.clone()), Arc::default()),
         sources: Arc::new(Sources::new(config.sources)),
         metrics,
         token: None,
         hosts: hosts(config.listen, Vec::new()),
         max_body: config.max_body,
+        stopping: CancellationToken::new(),
         alerts: Arc::default(),
+        quell,
     };
     (router(api), store)
 }

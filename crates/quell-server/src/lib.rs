@@ -14,6 +14,7 @@ pub mod handlers;
 pub mod history;
 pub mod http;
 pub mod log;
+mod progress;
 pub mod secrets;
 pub mod serve;
 pub mod signal;

@@ -60,6 +60,8 @@ enum Command {
     Doctor(cli::doctor::Args),
     /// Print the description of the HTTP API (OpenAPI 3.1).
     Openapi,
+    /// Print the reference of all settings of the configuration file (Markdown).
+    Settings,
 }
 
 fn main() -> ExitCode {
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => cli::simulate::run(args, &mut out),
         Command::Doctor(args) => cli::doctor::run(&args, &mut out),
         Command::Openapi => cli::openapi::run(&mut out),
+        Command::Settings => cli::settings::run(&mut out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -165,6 +165,12 @@ impl Secrets {
         Arc::clone(&kept.secrets)
     }
 
+    /// The first of them, which signs what has room for one code.
+    #[must_use]
+    pub fn first(&self) -> Option<Secret> {
+        self.current().first().cloned()
+    }
+
     /// Whether any of them is this text, compared in constant time.
     #[must_use]
     pub fn have(&self, shown: &[u8]) -> bool {

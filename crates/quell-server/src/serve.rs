@@ -1,8 +1,8 @@
 //! `quell serve`: one process with a store, a worker and the HTTP API.
 //!
 //! The address is bound first, so that a second server stops before it touches the store. A shutdown
-//! accepts no request and claims no job; attempts may finish within the grace time, then commands
-//! get SIGTERM, and the jobs of attempts that still run are released.
+//! claims no job; attempts may finish within the grace time, then commands get SIGTERM, and the jobs
+//! of attempts that still run are released. Requests are answered until all attempts have ended.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,7 +16,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use quell::history::Sink;
-use quell::{Ctx, Payload, Quell, TaskName};
+use quell::schedule::Schedule;
+use quell::worker::pull::PullTasks;
+use quell::{Ctx, Payload, Quell, QueueName, TaskName};
+use quell_core::attempt::AttemptOutcome;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -24,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
-use crate::config::{Config, DeclaredTask};
+use crate::config::{Config, DeclaredQueue, DeclaredTask};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
-use crate::http::{self, Api, Sources};
+use crate::http::{self, Api, Completions, Pull, Sources};
 
 /// Connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -105,6 +108,7 @@ async fn serve(
 pub struct Server {
     address: SocketAddr,
     quell: Quell,
+    pull: PullTasks,
     stop_listening: CancellationToken,
     stop_working: CancellationToken,
     side: JoinSet<()>,
@@ -117,6 +121,10 @@ struct Work {
     tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
     /// Counts their outcomes, for alerts.
     tally: Arc<Tally>,
+    /// Where others reach this server.
+    base_url: Arc<str>,
+    /// Attempts that go on at their targets.
+    completions: Completions,
     /// Fires when the shutdown's grace time is over.
     stopping: CancellationToken,
 }
@@ -129,39 +137,42 @@ impl Server {
     pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
         // Before the worker, which looks its counters up once.
         let metrics = crate::http::metrics::recorder()?;
-        let listener = TcpListener::bind(config.listen).await.with_context(|| {
-            let listen = config.listen;
-            format!("server.listen: cannot listen on {listen}: choose another address or port")
-        })?;
+        let listener = bind(config.listen).await?;
         let address = listener.local_addr()?;
         let quell = open(&config, history).await?;
-        for (queue, declared) in &config.queues {
-            let known = quell.queue(queue.as_str()).settings().await?;
-            let settings = declared.over(known.as_ref());
-            if settings.paused {
-                info!(%queue, "the queue is paused");
-            }
-            quell.store().set_queue(queue, &settings).await?;
-        }
-        for schedule in config.schedules {
-            quell.set_schedule(schedule).await?;
-        }
+        write_settings(&quell, &config.queues, config.schedules).await?;
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());
         let (alerts, tally) = (Arc::<[DeclaredAlert]>::from(config.alerts), Arc::default());
+        let pull = elsewhere(&quell, &tasks, |handler| handler.is_none())?;
+        let is_completed =
+            |handler: Option<&Handler>| handler.and_then(Handler::completion).is_some();
+        let completed = elsewhere(&quell, &tasks, is_completed)?;
+        let completions = Completions::new(completed, Arc::clone(&tally));
+        side.spawn(completions.clone().watch(stop_listening.clone()));
+        let base_url: Arc<str> =
+            config.url.unwrap_or_else(|| format!("http://{address}")).as_str().into();
         if !tasks.is_empty() {
             let stopping = CancellationToken::new();
             let end_grace = end_grace(stop_working.clone(), config.grace, stopping.clone());
             let mut builder = quell
-                .worker(Work { tasks: Arc::clone(&tasks), tally: Arc::clone(&tally), stopping })
+                .worker(Work {
+                    tasks: Arc::clone(&tasks),
+                    tally: Arc::clone(&tally),
+                    base_url,
+                    completions: completions.clone(),
+                    stopping,
+                })
                 .concurrency(config.concurrency)
                 .grace(config.grace.saturating_add(GRACE))
                 .lease(config.lease)
+                .watch(pull.queues())
                 // The process is the server's own.
                 .with_panic_hook();
             for (name, task) in tasks.iter() {
-                warn_of_missing_program(name, &task.handler);
+                let Some(handler) = &task.handler else { continue };
+                warn_of_missing_program(name, handler);
                 builder = builder.register_raw(name.clone(), &task.policy, attempt);
             }
             let stop = stop_working.clone().cancelled_owned();
@@ -174,22 +185,25 @@ impl Server {
         }
         side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
         if !alerts.is_empty() {
-            let watch = Watch::new(quell.clone(), Arc::clone(&alerts), tally);
+            let watch = Watch::new(quell.clone(), Arc::clone(&alerts), Arc::clone(&tally));
             side.spawn(watch.run(config.alert_interval, stop_listening.clone()));
         }
         let api = Api {
             quell: quell.clone(),
             tasks,
+            pull: Pull::new(pull.clone(), Arc::clone(&tally), config.lease),
+            completions,
             sources: Arc::new(Sources::new(config.sources)),
             alerts,
             metrics,
             token: config.token,
             hosts: http::hosts(address, config.allowed_hosts),
             max_body: config.max_body,
+            stopping: stop_working.clone(),
         };
         side.spawn(listen(listener, http::router(api), stop_listening.clone()));
         info!(%address, "listening");
-        Ok(Server { address, quell, stop_listening, stop_working, side, worker })
+        Ok(Server { address, quell, pull, stop_listening, stop_working, side, worker })
     }
 
     /// The address on which it listens.
@@ -215,22 +229,65 @@ impl Server {
         }
     }
 
-    /// Accepts no more requests and claims no more jobs, lets attempts finish within the grace time,
-    /// and releases the other jobs (R29).
+    /// Claims no more jobs, lets attempts finish within the grace time, and releases the other jobs
+    /// (R29). Requests are answered until then: workers elsewhere renew and settle.
     ///
     /// # Errors
     /// The error that ended the worker.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop_working.cancel();
-        self.stop_listening.cancel();
+        self.pull.close();
+        // Workers elsewhere renew and settle meanwhile.
         while let Some(ended) = self.worker.join_next().await {
             ended??;
         }
+        self.stop_listening.cancel();
         while let Some(ended) = self.side.join_next().await {
             ended?;
         }
+        self.pull.drained(DRAIN).await;
         Ok(())
     }
+}
+
+async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.with_context(|| {
+        format!("server.listen: cannot listen on {listen}: choose another address or port")
+    })
+}
+
+/// Writes the live settings of a configuration into the store.
+async fn write_settings(
+    quell: &Quell,
+    queues: &BTreeMap<QueueName, DeclaredQueue>,
+    schedules: Vec<Schedule>,
+) -> anyhow::Result<()> {
+    for (queue, declared) in queues {
+        let known = quell.queue(queue.as_str()).settings().await?;
+        let settings = declared.over(known.as_ref());
+        if settings.paused {
+            info!(%queue, "the queue is paused");
+        }
+        quell.store().set_queue(queue, &settings).await?;
+    }
+    for schedule in schedules {
+        quell.set_schedule(schedule).await?;
+    }
+    Ok(())
+}
+
+/// The tasks whose attempts end elsewhere, as their handlers show.
+fn elsewhere(
+    quell: &Quell,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+    is_elsewhere: impl Fn(Option<&Handler>) -> bool,
+) -> anyhow::Result<PullTasks> {
+    let of_them = tasks.iter().filter(|(_, task)| is_elsewhere(task.handler.as_ref()));
+    let mut pull = PullTasks::new(quell.clone());
+    for (name, task) in of_them {
+        pull = pull.task(name.clone(), &task.policy)?;
+    }
+    Ok(pull)
 }
 
 /// Makes commands end once the grace time after the shutdown is over.
@@ -271,15 +328,24 @@ pub(crate) fn without_password(url: &str) -> String {
 
 /// One attempt of a declared task.
 async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, quell::TaskError> {
-    let Work { tasks, tally, stopping } = ctx.state();
-    let Some(task) = tasks.get(ctx.task()) else {
-        return Err(quell::TaskError::retry("the task is no longer declared"));
+    let Work { tasks, tally, base_url, completions, stopping } = ctx.state();
+    let declared = tasks.get(ctx.task());
+    let Some((task, handler)) = declared.and_then(|task| Some((task, task.handler.as_ref()?)))
+    else {
+        return Err(quell::TaskError::retry("the task has no handler in this server"));
     };
     let queue = task.checked.queue().clone();
-    let call = Invocation::new(&ctx, queue, payload, stopping.clone());
+    let call = Invocation::new(&ctx, queue, payload, Arc::clone(base_url), stopping.clone());
     let outcome = Ended::begin(tally, task.checked.queue(), ctx.task());
-    let ended = task.handler.run(&call).await;
+    let ended = handler.run(&call).await;
     outcome.record(&ended);
+    if let Some(pause) = handler.away_for() {
+        ctx.hold_off(pause);
+    }
+    let goes_on = |error: &quell::TaskError| error.outcome() == AttemptOutcome::Released;
+    if let Some(within) = handler.completion().filter(|_| ended.as_ref().is_err_and(goes_on)) {
+        completions.expect(ctx.lease(), within);
+    }
     ended
 }
 
@@ -303,7 +369,13 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = Arc::clone(&open).acquire_owned().await else { return };
+        let place = tokio::select! {
+            () = stop.cancelled() => break,
+            place = Arc::clone(&open).acquire_owned() => match place {
+                Ok(place) => place,
+                Err(_) => return,
+            },
+        };
         let stream = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => match accepted {

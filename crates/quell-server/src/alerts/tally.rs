@@ -27,7 +27,8 @@ impl Tally {
         })
     }
 
-    fn add(&self, queue: &QueueName, task: &TaskName, failed: bool) {
+    /// Counts an attempt that workers elsewhere ended.
+    pub fn add(&self, queue: &QueueName, task: &TaskName, failed: bool) {
         let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let counted = tally.entry((queue.clone(), task.clone())).or_default();
         if failed {

@@ -19,6 +19,7 @@ pub mod replay;
 pub mod result;
 pub mod schedule;
 mod screen;
+pub mod settings;
 pub mod simulate;
 pub(crate) mod source;
 pub mod task;

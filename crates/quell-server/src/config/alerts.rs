@@ -8,6 +8,7 @@ use quell::alert::AlertName;
 use quell::alert::{Alert, MILLION, Measure, NOTICE_LEASE};
 use quell::{Error, QueueName, TaskName};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::duration;
 use super::parse::known;
@@ -22,18 +23,54 @@ const DEFAULT_MIN_ATTEMPTS: u64 = 10;
 /// How long a sink may take where an alert does not say.
 const SINK_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAlert {
+    /// what is measured: `dead`, `unreadable`, `lateness` or `failure_rate`
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     on: On,
+    /// count this queue only
+    ///
+    /// Default: all queues
+    #[schema(value_type = String)]
     queue: Option<String>,
+    /// count this task only
+    ///
+    /// Default: all tasks
+    #[schema(value_type = String)]
     task: Option<String>,
+    /// raised above this: a number of jobs, a time, or a share of 0 to 1
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     threshold: Level,
+    /// over at this
+    ///
+    /// Default: the threshold
+    #[schema(value_type = String)]
     clear: Option<Level>,
+    /// of `failure_rate`: how far back attempts count
+    ///
+    /// Default: `5m`
+    #[schema(value_type = String)]
     window: Option<Length>,
+    /// of `failure_rate`: with fewer attempts the rate is 0
+    ///
+    /// Default: 10
+    #[schema(value_type = String)]
     min_attempts: Option<u64>,
+    /// an endpoint to notify, with the settings of [`tasks.NAME.http`](#tasksnamehttp)
+    #[schema(value_type = String)]
     http: Option<RawHttp>,
+    /// a command to run, with the settings of [`tasks.NAME.exec`](#tasksnameexec)
+    #[schema(value_type = String)]
     exec: Option<RawExec>,
+    /// how long a notification may take, `30s` at most
+    ///
+    /// Default: `10s`
+    #[schema(value_type = String)]
     timeout: Option<Length>,
 }
 

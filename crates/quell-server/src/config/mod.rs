@@ -14,6 +14,7 @@ pub mod key_template;
 mod parse;
 mod place;
 pub(crate) mod queues;
+pub mod reference;
 mod schedules;
 mod sources;
 mod tasks;
@@ -40,6 +41,8 @@ use crate::sources::Source;
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Where others reach the server; by the address on which it listens where there is none.
+    pub url: Option<String>,
     /// Host names that requests may name besides the loopback ones and the address itself.
     pub allowed_hosts: Vec<String>,
     /// What callers must present; required off loopback.
@@ -102,8 +105,8 @@ pub struct DeclaredTask {
     pub key: Option<KeyTemplate>,
     /// What names its partition of the queue.
     pub partition: Option<KeyTemplate>,
-    /// What it runs.
-    pub handler: Handler,
+    /// What this server runs of it; none where workers elsewhere pull its jobs.
+    pub handler: Option<Handler>,
 }
 
 impl DeclaredTask {

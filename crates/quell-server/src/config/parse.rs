@@ -11,7 +11,9 @@ use quell::trigger::DedupFallback;
 use quell::{QueueName, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use utoipa::ToSchema;
 
+use super::DeclaredTask;
 use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
@@ -56,22 +58,63 @@ struct Raw {
     alerts: BTreeMap<String, RawAlert>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawServer {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawServer {
+    /// address and port; one that is not loopback needs a token
+    ///
+    /// Default: `127.0.0.1:7777`
+    #[schema(value_type = String)]
     listen: Option<Listen>,
+    /// where others reach the server, such as `https://quell.example.com`: targets report
+    /// [completions](handlers.md#work-that-takes-long) there. Required for them if the server
+    /// listens on all addresses
+    ///
+    /// Default: the address it listens on
+    #[schema(value_type = String)]
+    url: Option<String>,
+    /// host names that requests may use, besides loopback and the address
+    #[schema(value_type = String)]
+    #[serde(default)]
     allowed_hosts: Vec<String>,
+    /// the variable with the bearer tokens, one on each line ([secrets](#secrets))
+    #[schema(value_type = String)]
     token_env: Option<String>,
+    /// the file with the bearer tokens
+    #[schema(value_type = String)]
     token_file: Option<String>,
+    /// the largest request body
+    ///
+    /// Default: `1MiB`
+    #[schema(value_type = String)]
     max_body: Option<Bytes>,
+    /// how often the server evaluates [alerts](server.md#alerts)
+    ///
+    /// Default: `10s`
+    #[schema(value_type = String)]
     alert_interval: Option<Length>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawStore {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStore {
+    /// `sqlite://FILE`, `postgres://USER@HOST/DATABASE`, `redis://HOST`,
+    /// `redis-cluster://HOST,HOST`, `redis+sentinel://HOST,HOST/MASTER`, `azure://ACCOUNT/TABLE` or
+    /// `memory:`. Redis by TLS is `rediss` in each of its forms
+    ///
+    /// Default: `sqlite://quell.db`
+    #[schema(value_type = String)]
     url: Option<String>,
+    /// on SQLite: `full` or `normal`
+    ///
+    /// Default: `full`
+    #[schema(value_type = String)]
     synchronous: Option<Synchronous>,
+    /// on a store that cannot keep dedup keys: `closed` refuses them, `open` accepts without
+    ///
+    /// Default: `closed`
+    #[schema(value_type = String)]
+    #[serde(default)]
     dedup_fallback: Fallback,
 }
 
@@ -90,11 +133,23 @@ enum Synchronous {
     Normal,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawWorker {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawWorker {
+    /// attempts at once in this server
+    ///
+    /// Default: 32
+    #[schema(value_type = String)]
     concurrency: Option<usize>,
+    /// time to finish at shutdown
+    ///
+    /// Default: `30s`
+    #[schema(value_type = String)]
     grace: Option<Length>,
+    /// the term of a lease
+    ///
+    /// Default: `30s`
+    #[schema(value_type = String)]
     lease: Option<Length>,
 }
 
@@ -165,6 +220,7 @@ fn check(
         );
         note("server.listen", message);
     }
+    let url = raw.server.url.as_deref().and_then(|text| base_url(text, note));
     for host in raw.server.allowed_hosts.iter().filter(|host| !is_host(host)) {
         let message = format!("{host:?} is not a host name: give it without scheme and port");
         note("server.allowed_hosts", message);
@@ -174,10 +230,8 @@ fn check(
     }
     let lease = raw.worker.lease.map_or(Duration::from_secs(30), |lease| lease.0);
     if lease < MIN_LEASE {
-        note(
-            "worker.lease",
-            format!("lease of {lease:?} is too short: give {MIN_LEASE:?} or more"),
-        );
+        let message = format!("lease of {lease:?} is too short: give {MIN_LEASE:?} or more");
+        note("worker.lease", message);
     }
     let queues = queues(raw.queues, note);
     let mut tasks = BTreeMap::new();
@@ -191,6 +245,10 @@ fn check(
             tasks.insert(checked, task);
         }
     }
+    if url.is_none() && listen.ip().is_unspecified() && tasks.values().any(reports_later) {
+        let message = format!("is missing: targets cannot report their completions to {listen}");
+        note("server.url", message);
+    }
     let sources = sources(raw.sources, &tasks, folder, broken, note);
     let schedules = schedules(raw.schedules, &tasks, broken, note);
     let alerts = alerts(raw.alerts, folder, broken, note);
@@ -200,6 +258,7 @@ fn check(
     }
     Config {
         listen,
+        url,
         allowed_hosts: raw.server.allowed_hosts,
         token,
         max_body: raw.server.max_body.map_or(1 << 20, |bytes| bytes.0),
@@ -218,6 +277,31 @@ fn check(
         alerts,
         alert_interval,
     }
+}
+
+/// Whether the target of a task may report its end later.
+fn reports_later(task: &DeclaredTask) -> bool {
+    task.handler.as_ref().is_some_and(|handler| handler.completion().is_some())
+}
+
+/// Where others reach the server, without a slash at its end.
+fn base_url(text: &str, note: &mut impl FnMut(&str, String)) -> Option<String> {
+    let url = reqwest::Url::parse(text).ok();
+    let is_fine = |url: &reqwest::Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none()
+    };
+    if url.as_ref().is_some_and(is_fine) {
+        return Some(text.trim_end_matches('/').to_owned());
+    }
+    let message =
+        format!("{text:?} is not where others reach the server: write https://quell.example.com");
+    note("server.url", message);
+    None
 }
 
 /// A host as requests name it: a name, or an address in brackets where it has colons.

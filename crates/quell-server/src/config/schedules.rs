@@ -7,24 +7,57 @@ use quell::schedule::{CatchUp, Schedule, ScheduleName};
 use quell::trigger::Limits;
 use quell::{Payload, TaskName, Timestamp, When};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::DeclaredTask;
 use super::parse::known;
 use super::queues::Length;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSchedule {
+    /// the task that each tick triggers
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     task: String,
+    /// the payload of its triggers
+    ///
+    /// Default: null
+    #[schema(value_type = String)]
     #[serde(default)]
     payload: serde_json::Value,
+    /// by the calendar: `"0 6 * * 1-5"`
+    ///
+    /// Default: `cron` or `every` is required
+    #[schema(value_type = String)]
     cron: Option<String>,
+    /// the time zone of `cron`: `"Europe/Berlin"`
+    ///
+    /// Default: UTC
+    #[schema(value_type = String)]
     zone: Option<String>,
+    /// or at a fixed interval
+    #[schema(value_type = String)]
     every: Option<Length>,
+    /// the time from which intervals count
+    ///
+    /// Default: the Unix epoch
+    #[schema(value_type = String)]
     anchor: Option<jiff::Timestamp>,
+    /// missed ticks: `none`, `latest`, `all`
+    ///
+    /// Default: `latest`
+    #[schema(value_type = String)]
     #[serde(default)]
     catch_up: CatchUp,
+    /// the priority of its triggers
+    ///
+    /// Default: the task's
+    #[schema(value_type = String)]
     priority: Option<i16>,
+    /// the delay of its triggers; one beyond the task's max is refused ([R7](semantics.md#r7))
+    #[schema(value_type = String)]
     delay: Option<Length>,
 }
 

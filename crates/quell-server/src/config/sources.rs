@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::HeaderName;
 use quell::TaskName;
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::DeclaredTask;
 use super::engine::TemplateError;
@@ -29,22 +30,72 @@ const DEDUP_TTL: Duration = Duration::from_secs(72 * 3_600);
 /// The longest name of a source, in bytes.
 const MAX_NAME: usize = 100;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSource {
+    /// [the provider](webhooks.md#providers)
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     verify: RawVerify,
+    /// the variable with the [secrets](#secrets)
+    ///
+    /// Default: one of both is required
+    #[schema(value_type = String)]
     secret_env: Option<String>,
+    /// the file with the secrets
+    #[schema(value_type = String)]
     secret_file: Option<String>,
+    /// a table of its own
+    #[schema(value_type = String)]
     hmac: Option<RawHmac>,
+    /// a table of its own
+    #[schema(value_type = String)]
     token: Option<RawToken>,
+    /// how far the sender's clock may be from the server's, up to 1 h
+    ///
+    /// Default: `5m`
+    #[schema(value_type = String)]
     tolerance: Option<Length>,
+    /// the largest body, up to `25MiB`
+    ///
+    /// Default: `1MiB`
+    #[schema(value_type = String)]
     max_body: Option<Bytes>,
+    /// the task, or a template of its name
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     task: String,
+    /// an expression; what it is false for is answered with 200 and triggers nothing
+    ///
+    /// Default: everything passes
+    #[schema(value_type = String)]
     filter: Option<String>,
+    /// an expression that makes the payload
+    ///
+    /// Default: the body, byte for byte
+    #[schema(value_type = String)]
     payload: Option<String>,
+    /// a template of the debounce key
+    ///
+    /// Default: that of the task, from the payload
+    #[schema(value_type = String)]
     key: Option<String>,
+    /// a template of the partition
+    ///
+    /// Default: that of the task, from the payload
+    #[schema(value_type = String)]
     partition: Option<String>,
+    /// a template of the dedup key, or `false`
+    ///
+    /// Default: the id of the delivery
+    #[schema(value_type = String)]
     dedup: Option<RawDedup>,
+    /// how long that key is kept; where a time is signed, at least twice the `tolerance`
+    ///
+    /// Default: `72h`
+    #[schema(value_type = String)]
     dedup_ttl: Option<Length>,
 }
 
@@ -61,17 +112,37 @@ enum RawVerify {
     Token,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct RawHmac {
+pub(super) struct RawHmac {
+    /// for `verify = "hmac"`: the header with the code
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     header: String,
+    /// `sha256` or `sha512`
+    ///
+    /// Default: `sha256`
+    #[schema(value_type = String)]
     #[serde(default)]
     algorithm: RawAlgorithm,
+    /// `hex` or `base64`
+    ///
+    /// Default: `hex`
+    #[schema(value_type = String)]
     #[serde(default)]
     encoding: RawEncoding,
+    /// what stands before the code, such as `sha256=`
+    #[schema(value_type = String)]
     #[serde(default)]
     prefix: String,
+    /// the header with the seconds since 1970; `SECONDS.BODY` is signed then
+    ///
+    /// Default: none: the body is signed
+    #[schema(value_type = String)]
     timestamp_header: Option<String>,
+    /// the header with the id of the delivery
+    #[schema(value_type = String)]
     id_header: Option<String>,
 }
 
@@ -91,10 +162,16 @@ enum RawEncoding {
     Base64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct RawToken {
+pub(super) struct RawToken {
+    /// for `verify = "token"`: the header with the token
+    ///
+    /// Default: `Authorization`
+    #[schema(value_type = String)]
     header: Option<String>,
+    /// or the parameter of the URL
+    #[schema(value_type = String)]
     query: Option<String>,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell::trigger::{TaskPolicy, Thresholds};
 use quell::{DerivedKey, Edge, Fold, Jitter, Policy, TaskName};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::DeclaredTask;
 use super::fold::parse_fold;
@@ -21,31 +22,93 @@ const WRAP_UP: Duration = Duration::from_secs(5);
 /// How long an HTTP call may take when the task names no timeout.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RawTask {
+    /// the queue of its jobs
+    ///
+    /// Default: `default`
+    #[schema(value_type = String)]
     queue: Option<String>,
+    /// their priority: higher runs first
+    ///
+    /// Default: 0
+    #[schema(value_type = String)]
     priority: Option<i16>,
+    /// the debounce key: a [template](#templates) over the payload
+    #[schema(value_type = String)]
     key: Option<String>,
+    /// the partition of the queue: a template, too
+    #[schema(value_type = String)]
     partition: Option<String>,
+    /// a table of its own
+    #[schema(value_type = String)]
     debounce: Option<RawDebounce>,
+    /// one start per key and period, in place of a debounce
+    #[schema(value_type = String)]
     throttle: Option<Length>,
+    /// whether attempts of a key may run side by side
+    ///
+    /// Default: `false`
+    #[schema(value_type = String)]
+    #[serde(default)]
     overlap: bool,
+    /// `last`, `first`, `merge`, `collect[:CAP]`, `accumulate:FIELD,…`: [what the run
+    /// gets](handlers.md#the-payload)
+    ///
+    /// Default: `last`
+    #[schema(value_type = String)]
     payload: Option<RawFold>,
+    /// a table of its own
+    #[schema(value_type = String)]
     retry: Option<RawRetry>,
+    /// how long an attempt may take
+    ///
+    /// Default: `10m`, for `http` `30s`
+    #[schema(value_type = String)]
     timeout: Option<Length>,
+    /// a table of its own
+    #[schema(value_type = String)]
     idempotency: Option<RawIdempotency>,
+    /// a command: [below](#tasksnameexec)
+    #[schema(value_type = String)]
     exec: Option<RawExec>,
+    /// an endpoint to call: [below](#tasksnamehttp)
+    #[schema(value_type = String)]
     http: Option<RawHttp>,
+    /// `true`: [workers elsewhere](workers.md) pull its jobs
+    ///
+    /// Default: `false`
+    #[schema(value_type = String)]
+    #[serde(default)]
+    pull: bool,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawDebounce {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDebounce {
+    /// the quiet period after the last trigger; `min` and `max` go together
+    ///
+    /// Default: the queue's
+    #[schema(value_type = String)]
     min: Option<Length>,
+    /// the longest delay after the first trigger
+    ///
+    /// Default: the queue's
+    #[schema(value_type = String)]
     max: Option<Length>,
+    /// a window with this many triggers is due
+    #[schema(value_type = String)]
     max_triggers: Option<u32>,
+    /// a window whose payload would have more closes ([R10](semantics.md#r10))
+    ///
+    /// Default: 1 MiB
+    #[schema(value_type = String)]
     max_bytes: Option<u32>,
+    /// `trailing`, `leading` or `both` ([R13](semantics.md#r13))
+    ///
+    /// Default: `trailing`
+    #[schema(value_type = String)]
     edge: Option<RawEdge>,
 }
 
@@ -68,13 +131,33 @@ impl<'de> Deserialize<'de> for RawFold {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawRetry {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRetry {
+    /// attempts in all
+    ///
+    /// Default: 20
+    #[schema(value_type = String)]
     max_attempts: Option<u32>,
+    /// the delay after the first failure; it doubles after each further one
+    ///
+    /// Default: `1s`
+    #[schema(value_type = String)]
     min_backoff: Option<Length>,
+    /// the longest delay
+    ///
+    /// Default: `1h`
+    #[schema(value_type = String)]
     max_backoff: Option<Length>,
+    /// crashes in a row until the job is dead ([R25](semantics.md#r25))
+    ///
+    /// Default: 5
+    #[schema(value_type = String)]
     max_crashes: Option<u32>,
+    /// `equal`, `full` or `none`
+    ///
+    /// Default: `equal`
+    #[schema(value_type = String)]
     jitter: Option<RawJitter>,
 }
 
@@ -86,11 +169,19 @@ enum RawJitter {
     None,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawIdempotency {
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIdempotency {
+    /// how long idempotency keys are kept
+    ///
+    /// Default: `24h`
+    #[schema(value_type = String)]
     retention: Option<Length>,
+    /// a key derived from the payload (`"payload"`) or its members (`["FIELD", …]`)
+    #[schema(value_type = String)]
     key: Option<RawDerived>,
+    /// and from the time, cut to this window
+    #[schema(value_type = String)]
     window: Option<Length>,
 }
 
@@ -108,30 +199,74 @@ enum OfPayload {
     Payload,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawExec {
+    /// the program and its arguments: a list, never a shell
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     command: Vec<String>,
+    /// the directory in which it runs
+    ///
+    /// Default: the server's
+    #[schema(value_type = String)]
     cwd: Option<PathBuf>,
+    /// variables to set
+    #[schema(value_type = String)]
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// variables of the server to pass on, besides `PATH`, `HOME` and `LANG`
+    #[schema(value_type = String)]
     #[serde(default)]
     pass_env: Vec<String>,
+    /// exit codes that no retry can help: `[65]`
+    #[schema(value_type = String)]
     #[serde(default)]
     permanent_exit_codes: Vec<i32>,
+    /// exit codes that run the job again after the delay, no attempt spent: `{ 75 = "1m" }`
+    #[schema(value_type = String)]
+    #[serde(default)]
+    snooze_exit_codes: BTreeMap<String, Length>,
+    /// exit codes that end the job as cancelled
+    #[schema(value_type = String)]
+    #[serde(default)]
+    cancel_exit_codes: Vec<i32>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawHttp {
+    /// the URL, `http` or `https`, without a user and password
+    ///
+    /// Default: required
+    #[schema(value_type = String)]
     url: String,
+    /// `POST`, `PUT`, `PATCH`, `GET` or `DELETE`
+    ///
+    /// Default: `POST`
+    #[schema(value_type = String)]
     method: Option<String>,
+    /// headers to send
+    #[schema(value_type = String)]
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// the variable with the [secrets](#secrets) that sign calls
+    #[schema(value_type = String)]
     secret_env: Option<String>,
+    /// the file with the secrets that sign calls
+    #[schema(value_type = String)]
     secret_file: Option<String>,
+    /// subnets and hosts that it may connect to although they are not public: `["10.0.0.0/8"]`
+    #[schema(value_type = String)]
     #[serde(default)]
     allow: Vec<String>,
+    /// how long work may take that the target [answers with 202](handlers.md#work-that-takes-long);
+    /// needs a secret
+    ///
+    /// Default: none: 202 is a success
+    #[schema(value_type = String)]
+    completion: Option<Length>,
 }
 
 /// The task, or notes of all that is wrong with it.
@@ -151,15 +286,16 @@ pub(super) fn declare(
         return None;
     }
     let limit = raw.timeout.map(|length| length.0);
-    let handler = match (raw.exec, raw.http) {
-        (Some(raw), None) => exec(raw, limit, path, folder, note),
-        (None, Some(raw)) => http(raw, limit, path, folder, note),
-        (Some(_), Some(_)) => {
-            note(path, "a task has exec or http, not both".to_owned());
+    let handler = match (raw.exec, raw.http, raw.pull) {
+        (Some(raw), None, false) => exec(raw, limit, path, folder, note).map(Some),
+        (None, Some(raw), false) => http(raw, limit, path, folder, note).map(Some),
+        (None, None, true) => Some(None),
+        (None, None, false) => {
+            note(path, "a task needs a handler: exec, http or pull".to_owned());
             None
         }
-        (None, None) => {
-            note(path, "a task needs a handler: exec or http".to_owned());
+        _ => {
+            note(path, "a task has one handler: exec, http or pull".to_owned());
             None
         }
     };
@@ -168,7 +304,10 @@ pub(super) fn declare(
     let checked = known(checked, path, note)?;
     // The handler ends its attempt in good order at the task's timeout; the worker's is for when it
     // cannot.
-    let policy = policy.timeout(handler.timeout().saturating_add(WRAP_UP));
+    let policy = match &handler {
+        Some(handler) => policy.timeout(handler.timeout().saturating_add(WRAP_UP)),
+        None => policy,
+    };
     Some(DeclaredTask { policy, checked, key, partition, handler })
 }
 
@@ -332,6 +471,15 @@ pub(super) fn exec(
             return None;
         }
     }
+    let mut snooze_exit_codes = BTreeMap::new();
+    for (code, delay) in &raw.snooze_exit_codes {
+        let Ok(code) = code.parse() else {
+            let message = format!("{code:?} is no exit code: give a number, such as 75");
+            note(&format!("{path}.exec.snooze_exit_codes"), message);
+            return None;
+        };
+        snooze_exit_codes.insert(code, delay.0);
+    }
     // A path with a folder in it begins beside the configuration, a bare name is looked up in PATH.
     let relative = program.contains('/') && !program.starts_with('/');
     let mut command = raw.command.clone();
@@ -345,6 +493,8 @@ pub(super) fn exec(
         env: raw.env,
         pass_env: raw.pass_env,
         permanent_exit_codes: raw.permanent_exit_codes,
+        snooze_exit_codes,
+        cancel_exit_codes: raw.cancel_exit_codes,
         timeout: timeout.unwrap_or(quell::DEFAULT_TIMEOUT),
     }))
 }
@@ -373,6 +523,7 @@ pub(super) fn http(
         secrets,
         allow: known(allow, &format!("{path}.http.allow"), note)?,
         timeout: timeout.unwrap_or(HTTP_TIMEOUT),
+        completion: raw.completion.map(|length| length.0),
     };
     match Http::new(settings) {
         Ok(http) => Some(Handler::Http(http)),

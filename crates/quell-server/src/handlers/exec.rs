@@ -42,6 +42,10 @@ pub struct Exec {
     pub pass_env: Vec<String>,
     /// Exit codes that no retry can help.
     pub permanent_exit_codes: Vec<i32>,
+    /// Exit codes that ask for another run after a while, which spends no attempt.
+    pub snooze_exit_codes: BTreeMap<i32, Duration>,
+    /// Exit codes that end the job as cancelled.
+    pub cancel_exit_codes: Vec<i32>,
     /// How long it may take before it gets SIGTERM.
     pub timeout: Duration,
 }
@@ -184,8 +188,13 @@ impl Exec {
             return Ok(());
         }
         let error = with_outputs(format!("the command ended with {status}"), stdout, stderr);
-        let permanent = status.code().is_some_and(|code| self.permanent_exit_codes.contains(&code));
-        Err(if permanent { TaskError::permanent(error) } else { TaskError::retry(error) })
+        let Some(code) = status.code() else { return Err(TaskError::retry(error)) };
+        Err(match self.snooze_exit_codes.get(&code) {
+            Some(delay) => TaskError::snooze(*delay),
+            None if self.cancel_exit_codes.contains(&code) => TaskError::cancel(error),
+            None if self.permanent_exit_codes.contains(&code) => TaskError::permanent(error),
+            None => TaskError::retry(error),
+        })
     }
 }
 

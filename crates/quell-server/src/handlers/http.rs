@@ -10,13 +10,23 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
+use super::away::Away;
+use super::completion;
 use super::egress::{Allowed, Guard, forbidden, may_connect};
 use super::output::{MOST, Printed, output, too_large};
 use super::signature::signatures;
 use super::{Invocation, MAX_OUTPUT, tail};
 use crate::config::engine::sha256;
 use crate::secrets::Secrets;
+
+/// How a target names the end of an attempt, where its status would say otherwise.
+const OUTCOME: &str = "quell-outcome";
+/// How long a connection may take: a target that does not answer within it is away.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How much longer than a completion may take its lease lasts, so that a late one is on record as such.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The methods that a task may call with.
 const METHODS: [Method; 5] =
@@ -37,6 +47,8 @@ pub struct HttpSettings {
     pub allow: Vec<Allowed>,
     /// How long the call may take.
     pub timeout: Duration,
+    /// How long work may take that the target answers with 202; none where 202 is a success.
+    pub completion: Option<Duration>,
 }
 
 /// A URL that is ready to be called.
@@ -48,6 +60,8 @@ pub struct Http {
     secrets: Option<Secrets>,
     allow: Arc<[Allowed]>,
     timeout: Duration,
+    completion: Option<Duration>,
+    away: Away,
 }
 
 impl Http {
@@ -74,14 +88,20 @@ impl Http {
         let client = Client::builder()
             .default_headers(headers(&settings.headers)?)
             .timeout(settings.timeout)
+            .connect_timeout(CONNECT.min(settings.timeout))
             .redirect(Policy::none())
             .no_proxy()
             .dns_resolver(Arc::new(Guard(Arc::clone(&allow))))
             .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| bad_url("has no usable client").with_source(error))?;
-        let HttpSettings { secrets, timeout, .. } = settings;
-        Ok(Http { client, url, method, secrets, allow, timeout })
+        let HttpSettings { secrets, timeout, completion, .. } = settings;
+        if completion.is_some() && secrets.is_none() {
+            let message = "completion needs a secret, which proves that a report is the target's";
+            return Err(Error::invalid("completion", message));
+        }
+        let away = Away::default();
+        Ok(Http { client, url, method, secrets, allow, timeout, completion, away })
     }
 
     /// Calls the URL once. The body of the answer is the output, where its content type is JSON and it
@@ -89,9 +109,31 @@ impl Http {
     ///
     /// # Errors
     /// 429 and 503 come back when `Retry-After` says, other 4xx are permanent, the rest is
-    /// transient; each with the status and the beginning of the answer.
+    /// transient; each with the status and the beginning of the answer. The header `quell-outcome`
+    /// says otherwise. While the target is away, a snooze.
     pub async fn run(&self, call: &Invocation) -> Result<Option<Payload>, TaskError> {
-        let answer = self.exchange(self.request(call)?, &call.cancelled).await?;
+        if let Some(left) = self.away.left() {
+            return Err(TaskError::snooze(left));
+        }
+        let answer = match self.send(self.request(call)?, &call.cancelled).await {
+            Err(Unsent::Away(error)) => {
+                let pause = self.away.begin();
+                warn!(task = %call.task, %error, ?pause, "target is away, claiming no jobs of the task");
+                return Err(TaskError::snooze(pause));
+            }
+            Err(Unsent::Failed(error)) => return Err(error),
+            Ok(answer) => answer,
+        };
+        if self.away.end() {
+            info!(task = %call.task, "target is back");
+        }
+        let answer = match answer.headers().get(OUTCOME).cloned() {
+            Some(named) => return Err(outcome(&named, answer).await),
+            None => judged(answer).await?,
+        };
+        if let Some(within) = self.completion.filter(|_| answer.status() == StatusCode::ACCEPTED) {
+            return Err(TaskError::hand_over(within + LATE));
+        }
         let body = tokio::select! {
             body = json_body(answer) => body,
             () = call.cancelled.cancelled() => {
@@ -107,20 +149,47 @@ impl Http {
         request: RequestBuilder,
         cancelled: &CancellationToken,
     ) -> Result<Response, TaskError> {
-        self.check_literal_address()?;
+        match self.send(request, cancelled).await {
+            Ok(answer) => judged(answer).await,
+            Err(Unsent::Away(error)) => Err(TaskError::retry(error)),
+            Err(Unsent::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Sends a request and returns its response, whatever it is.
+    async fn send(
+        &self,
+        request: RequestBuilder,
+        cancelled: &CancellationToken,
+    ) -> Result<Response, Unsent> {
+        self.check_literal_address().map_err(Unsent::Failed)?;
         let answer = tokio::select! {
-            answer = request.send() => answer.map_err(|error| failed(&error))?,
+            answer = request.send() => answer,
             () = cancelled.cancelled() => {
-                return Err(TaskError::retry("the call was stopped before its response"));
+                let stopped = TaskError::retry("the call was stopped before its response");
+                return Err(Unsent::Failed(stopped));
             }
         };
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(answer);
-        }
-        let retry_after = retry_after(answer.headers());
-        let error = format!("the target answered {status}{}", beginning(answer).await);
-        Err(judge(status, retry_after, error))
+        answer.map_err(|error| match is_away(&error) {
+            true => Unsent::Away(format!("the target cannot be connected to{}", causes(&error))),
+            false => Unsent::Failed(failed(&error)),
+        })
+    }
+
+    /// How long the target is taken for away.
+    pub(crate) fn away_for(&self) -> Option<Duration> {
+        self.away.left()
+    }
+
+    /// How long work may take that the target answers with 202.
+    pub(crate) fn completion(&self) -> Option<Duration> {
+        self.completion
+    }
+
+    /// Whether a code proves that a report of this lease is the target's.
+    pub(crate) fn proves(&self, lease: &str, code: &str) -> bool {
+        let secrets = self.secrets.as_ref().map(Secrets::current);
+        secrets.is_some_and(|all| all.iter().any(|one| completion::proves(one, lease, code)))
     }
 
     /// How long a call may take.
@@ -159,6 +228,10 @@ impl Http {
         }
         if !call.traces.is_empty() {
             request = request.header("quell-traces", call.trace_parents().join(", "));
+        }
+        if let Some(secret) = self.completion.and_then(|_| self.secrets.as_ref()?.first()) {
+            let url = completion::url(&secret, &call.base_url, &call.lease);
+            request = request.header("quell-completion-url", url.map_err(TaskError::retry)?);
         }
         if let Some(context) = call.trace() {
             request = request.header("traceparent", context.traceparent());
@@ -218,6 +291,55 @@ fn headers(wanted: &BTreeMap<String, String>) -> Result<HeaderMap> {
         headers.insert(parsed, value);
     }
     Ok(headers)
+}
+
+/// Why there is no response.
+enum Unsent {
+    /// The target takes no connections, or cannot be reached.
+    Away(String),
+    Failed(TaskError),
+}
+
+/// Whether the target took no connection. A name that cannot be resolved or a certificate that is wrong is
+/// a mistake, which no wait fixes.
+fn is_away(error: &reqwest::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    if !error.is_connect() {
+        return false;
+    }
+    let first = std::error::Error::source(error);
+    let mut sources = std::iter::successors(first, |error| error.source());
+    error.is_timeout()
+        || sources.any(|source| {
+            let io = source.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+            matches!(io, Some(ConnectionRefused | HostUnreachable | NetworkUnreachable))
+        })
+}
+
+/// A response that is a success.
+async fn judged(answer: Response) -> Result<Response, TaskError> {
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let retry_after = retry_after(answer.headers());
+    let error = format!("the target answered {status}{}", beginning(answer).await);
+    Err(judge(status, retry_after, error))
+}
+
+/// The end of an attempt that a response names.
+async fn outcome(named: &HeaderValue, answer: Response) -> TaskError {
+    let wait = retry_after(answer.headers());
+    let said = beginning(answer).await;
+    match (named.to_str().unwrap_or_default(), wait) {
+        ("snooze", Some(delay)) => TaskError::snooze(delay),
+        ("snooze", None) => TaskError::retry("the target snoozed without a `Retry-After`"),
+        ("bury", _) => TaskError::permanent(format!("the target buried the job{said}")),
+        ("cancel", _) => TaskError::cancel(format!("the target cancelled the job{said}")),
+        (other, _) => TaskError::retry(format!(
+            "the target answered with `{OUTCOME}: {other}`: it is snooze, bury or cancel"
+        )),
+    }
 }
 
 /// What the driver says, without the URL, which may hold what is not for logs.

@@ -2,6 +2,8 @@
 //!
 //! The worker calls [`Handler::run`] for each attempt, and settles the job by its result.
 
+mod away;
+pub(crate) mod completion;
 mod egress;
 mod exec;
 pub mod guard;
@@ -10,6 +12,7 @@ mod notice;
 mod output;
 pub(crate) mod signature;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell::store::LeaseToken;
@@ -62,6 +65,10 @@ pub struct Invocation {
     pub payload: Payload,
     /// The trace contexts of its first triggers (R42).
     pub traces: Traces,
+    /// The lease, as a worker elsewhere would name it.
+    pub lease: String,
+    /// Where others reach this server.
+    pub base_url: Arc<str>,
     /// Fires when the lease is lost: the attempt must stop, and nothing it says counts (R21).
     pub cancelled: CancellationToken,
     /// Fires when the shutdown's grace time is over: a command should end now (R29).
@@ -75,6 +82,7 @@ impl Invocation {
         ctx: &Ctx<S>,
         queue: QueueName,
         payload: Payload,
+        base_url: Arc<str>,
         stopping: CancellationToken,
     ) -> Self {
         Invocation {
@@ -90,6 +98,8 @@ impl Invocation {
             due_at: ctx.due_at(),
             payload,
             traces: ctx.traces().clone(),
+            lease: ctx.lease().to_string(),
+            base_url,
             cancelled: ctx.cancelled().clone(),
             stopping,
         }
@@ -120,6 +130,33 @@ impl Handler {
         match self {
             Handler::Exec(exec) => exec.run(call).await,
             Handler::Http(http) => http.run(call).await,
+        }
+    }
+
+    /// How long no job of its task is to be claimed: its target is away.
+    #[must_use]
+    pub fn away_for(&self) -> Option<Duration> {
+        match self {
+            Handler::Exec(_) => None,
+            Handler::Http(http) => http.away_for(),
+        }
+    }
+
+    /// How long work may take that its target reports later; none where it does not.
+    #[must_use]
+    pub fn completion(&self) -> Option<Duration> {
+        match self {
+            Handler::Exec(_) => None,
+            Handler::Http(http) => http.completion(),
+        }
+    }
+
+    /// Whether a code proves that a report of this lease comes from its target.
+    #[must_use]
+    pub fn proves(&self, lease: &str, code: &str) -> bool {
+        match self {
+            Handler::Exec(_) => false,
+            Handler::Http(http) => http.proves(lease, code),
         }
     }
 

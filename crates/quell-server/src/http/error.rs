@@ -79,6 +79,8 @@ impl ApiError {
             StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST => "forbidden",
             StatusCode::PAYLOAD_TOO_LARGE => "too_large",
             StatusCode::REQUEST_TIMEOUT => "timeout",
+            StatusCode::TOO_MANY_REQUESTS => "busy",
+            StatusCode::SERVICE_UNAVAILABLE => "unavailable",
             _ => "invalid",
         };
         let (field, message) = (Some(field.to_owned()), message.into());
@@ -176,7 +178,7 @@ impl IntoResponse for ApiError {
         };
         let mut response = (status, Json(problem)).into_response();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -2,11 +2,13 @@
 
 use super::Api;
 use super::error::{ApiError, Refused};
+use super::triggers::known_task;
 use crate::view;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::job::{ExplainTarget, Explanation, JobFilter};
+use quell::job::{ExplainTarget, JobFilter};
+use quell::store::Lease;
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
 
@@ -46,6 +48,61 @@ pub(super) async fn list(
     query.end()?;
     let jobs = api.quell.store().jobs(&filter).await?;
     Ok(Json(view::Jobs::new(&jobs, &filter, whole)))
+}
+
+/// `GET /v1/counts`.
+#[utoipa::path(
+    get,
+    path = "/v1/counts",
+    tag = "jobs",
+    operation_id = "jobs_counts",
+    summary = "Count the jobs by queue, task and state.",
+    description = "",
+    responses((status = 200, body = view::Counts, description = "Done."), Refused),
+)]
+pub(super) async fn counts(State(api): State<Api>) -> Result<Json<view::Counts>, ApiError> {
+    let counts = api.quell.counts().await?;
+    Ok(Json(view::Counts { counts: counts.iter().map(view::Count::from).collect() }))
+}
+
+/// `GET /v1/tasks/{task}/windows?before=&limit=&payload=`.
+#[utoipa::path(
+    get,
+    path = "/v1/tasks/{task}/windows",
+    tag = "windows",
+    operation_id = "jobs_windows",
+    summary = "List the windows of a task that wait, the newest first.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+        ("before" = Option<String>, Query, description = "Only windows older than this job."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
+        ("payload" = Option<bool>, Query, description = "Whether payloads are wanted."),
+    ),
+    responses((status = 200, body = view::Jobs, description = "Done."), Refused),
+)]
+pub(super) async fn windows(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<view::Jobs>, ApiError> {
+    let (task, _) = known_task(&api, &task)?;
+    let mut query = Parameters::read(query)?;
+    let filter = JobFilter {
+        task: Some(task),
+        state: Some(JobState::Scheduled),
+        before: query.take("before", |text| text.parse::<JobId>())?,
+        limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
+        ..JobFilter::default()
+    };
+    let whole = query.take_payload()?;
+    query.end()?;
+    let jobs = api.quell.store().jobs(&filter).await?;
+    let mut shown = view::Jobs::new(&jobs, &filter, whole);
+    // Jobs without a key are no windows. The page may be shorter for it, and leads to the next all
+    // the same.
+    shown.jobs.retain(|job| job.key.is_some());
+    Ok(Json(shown))
 }
 
 fn state(text: &str) -> quell::Result<JobState> {
@@ -166,14 +223,28 @@ async fn explanation(
     api: &Api,
     target: ExplainTarget,
 ) -> Result<Json<view::Explanation>, ApiError> {
-    let found: Option<Explanation> = api.quell.store().explain(&target).await?;
-    let found = found.ok_or_else(|| {
+    let found = view::Explanation::of(&api.quell, &target).await?;
+    let mut shown = found.ok_or_else(|| {
         ApiError::not_found(
             "id",
             "nothing is known of it: no such job, or it was removed or discarded",
         )
     })?;
-    Ok(Json(view::Explanation::from(&found)))
+    if shown.job.state == JobState::Running {
+        let current = shown.attempts.last().filter(|attempt| attempt.ended_at.is_none());
+        let lease = current.map(|attempt| Lease { job: shown.job.id, token: attempt.token });
+        shown.running = lease.and_then(|lease| api.pull.progress(lease));
+    }
+    let (task, queue) = (shown.job.task.clone(), shown.job.queue.clone());
+    match api.tasks.get(&task).map(|declared| declared.checked.queue()) {
+        None => shown.wait_for("task_undeclared", format!("this server declares no task {task}")),
+        Some(own) if *own != queue => {
+            let text = format!("this server runs task {task} from queue {own}, not from {queue}");
+            shown.wait_for("other_queue", text);
+        }
+        Some(_) => {}
+    }
+    Ok(Json(shown))
 }
 
 /// `POST /v1/jobs/{id}/cancel`.

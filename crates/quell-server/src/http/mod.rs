@@ -8,11 +8,13 @@ mod alerts;
 mod auth;
 mod body;
 mod bounds;
+mod completions;
 mod dead;
 mod error;
 mod jobs;
 pub mod metrics;
 mod openapi;
+mod pull;
 mod queues;
 mod results;
 mod schedules;
@@ -34,6 +36,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::{ErrorKind, Quell, TaskName};
+use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -42,8 +45,10 @@ use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
 use crate::view;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
+pub use completions::Completions;
 pub use dead::EXPORTED;
 use error::{ApiError, Refused};
+pub use pull::Pull;
 pub use sources::Sources;
 
 /// How long a request may take, its body included.
@@ -59,6 +64,10 @@ pub struct Api {
     pub quell: Quell,
     /// The declared tasks.
     pub tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// Jobs for workers elsewhere.
+    pub pull: Pull,
+    /// Work that targets of calls report later.
+    pub completions: Completions,
     /// The webhook sources.
     pub sources: Arc<Sources>,
     /// The declared alerts.
@@ -71,6 +80,8 @@ pub struct Api {
     pub hosts: Arc<[String]>,
     /// The largest body, in bytes.
     pub max_body: usize,
+    /// Fires when the server begins to stop.
+    pub stopping: CancellationToken,
 }
 
 /// The host names that stand for this server.
@@ -87,7 +98,8 @@ pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
 /// All routes behind the checks.
 pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
-    let source_routes = Router::from(sources::routes());
+    // They have proofs of their own.
+    let open_routes = Router::from(sources::routes().merge(completions::routes()));
     Router::from(routes(max_body))
         .route("/metrics", get(metrics_page))
         .merge(openapi::routes())
@@ -95,8 +107,7 @@ pub fn router(api: Api) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(max_body))
         .layer(from_fn_with_state(api.clone(), auth::admit))
-        // Sources have proofs and bounds of their own.
-        .merge(source_routes.method_not_allowed_fallback(wrong_method))
+        .merge(open_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
         .layer(from_fn(auth::private))
         .with_state(api)
@@ -110,7 +121,7 @@ async fn wrong_method() -> ApiError {
 /// The API's description, as `quell openapi` prints it.
 #[must_use]
 pub fn description() -> utoipa::openapi::OpenApi {
-    routes(0).merge(sources::routes()).into_openapi()
+    routes(0).merge(sources::routes()).merge(completions::routes()).into_openapi()
 }
 
 /// The routes with a description.
@@ -125,7 +136,9 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(triggers::trigger))
         .routes(routes!(triggers::flush))
         .routes(routes!(triggers::cancel))
+        .routes(routes!(jobs::windows))
         .routes(routes!(jobs::list))
+        .routes(routes!(jobs::counts))
         .routes(routes!(jobs::show))
         .routes(routes!(results::result))
         .routes(routes!(jobs::cancel))
@@ -140,7 +153,7 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(unreadable::restore))
         .merge(of_large)
         .routes(routes!(queues::list))
-        .routes(routes!(queues::put, queues::patch, queues::delete))
+        .routes(routes!(queues::show, queues::put, queues::patch, queues::delete))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
         .routes(routes!(queues::tasks))
@@ -153,22 +166,30 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::backfill))
         .routes(routes!(workers::list))
+        .routes(routes!(pull::claim))
+        .routes(routes!(pull::renew))
+        .routes(routes!(pull::settle))
+        .routes(routes!(pull::leave))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
         .routes(routes!(health))
 }
 
-/// Whether the store answers.
+/// Whether the store answers, and the server goes on.
 #[utoipa::path(
     get,
     path = "/v1/healthz",
     tag = "operation",
     operation_id = "server_health",
-    summary = "Whether the store answers.",
+    summary = "Whether the store answers, and the server does not stop.",
     description = "",
     responses((status = 200, body = view::Health, description = "Done."), Refused),
 )]
 async fn health(State(api): State<Api>) -> Result<Json<view::Health>, ApiError> {
+    if api.stopping.is_cancelled() {
+        let message = "the server stops: it still answers, and takes no more jobs";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server", message));
+    }
     api.quell.store().queues().await?;
     Ok(Json(view::Health { status: "ok".to_owned() }))
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell::queue::{QueueSettings, TaskSettings};
+use quell::queue::{QueueInfo, QueueSettings, TaskSettings};
 use quell::{QueueName, TaskName};
 use serde_json::{Map, Value};
 
@@ -25,6 +25,28 @@ use crate::view;
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Queues>, ApiError> {
     let queues = api.quell.queues().await?;
     Ok(Json(view::Queues { queues: queues.iter().map(view::Queue::from).collect() }))
+}
+
+/// `GET /v1/queues/{name}`.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{name}",
+    tag = "queues",
+    operation_id = "queues_show",
+    summary = "Show the settings of a queue.",
+    description = "",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+)]
+pub(super) async fn show(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<view::Queue>, ApiError> {
+    let name = QueueName::new(name)?;
+    let settings = known(&api, &name).await?;
+    Ok(Json(view::Queue::from(&QueueInfo::new(name, settings))))
 }
 
 /// `PUT /v1/queues/{name}`: these settings and no others.

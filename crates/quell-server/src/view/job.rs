@@ -1,17 +1,25 @@
 //! Jobs, and what happened to them.
 
+use std::time::Duration;
+
 use quell::effect::Effect as EffectRow;
-use quell::job::{Explanation as Found, JobFilter, describe_reason};
+use quell::job::{
+    ExplainTarget, Explanation as Found, JobFilter, WaitReason, Waiting, describe_reason,
+};
 use quell::trigger::{TraceContext, TriggerId};
-use quell::{Job as JobRow, JobId, JobResult, JobState, Key, QueueName, TaskName, Timestamp};
+use quell::{
+    Job as JobRow, JobId, JobResult, JobState, Key, Quell, QueueName, TaskName, Timestamp,
+};
 use quell_core::attempt::{Attempt as AttemptRow, AttemptOutcome};
 use quell_core::schedule::TickedBy;
 use quell_core::{EffectName, LeaseToken, ScheduleName, WorkerId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Document, Outcome, State, TickCause, Trace, there};
+use super::{Document, Outcome, Progress, State, TickCause, Trace, there};
 
+/// A start that is less late than this is in time.
+const LATE: Duration = Duration::from_secs(1);
 /// The most of an error that a row of a list has, in bytes.
 const LISTED_ERROR: usize = 1 << 10;
 
@@ -163,6 +171,36 @@ impl Jobs {
     }
 }
 
+/// How many jobs there are of a queue and task in a state.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Count {
+    /// The queue.
+    #[schema(value_type = String)]
+    pub queue: QueueName,
+    /// The task.
+    #[schema(value_type = String)]
+    pub task: TaskName,
+    /// The state.
+    #[schema(value_type = State)]
+    pub state: JobState,
+    /// How many.
+    pub jobs: u64,
+}
+
+impl From<&quell::job::Counts> for Count {
+    fn from(counts: &quell::job::Counts) -> Self {
+        let quell::job::Counts { queue, task, state, jobs } = counts.clone();
+        Count { queue, task, state, jobs }
+    }
+}
+
+/// All counts.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Counts {
+    /// By queue, task and state; none is zero.
+    pub counts: Vec<Count>,
+}
+
 /// The result of a job.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResultOfJob {
@@ -292,6 +330,46 @@ pub struct Origin {
     pub first_at: String,
 }
 
+/// Why a job has not started yet.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Waits {
+    /// When it starts, where all that it waits for ends at a known time.
+    pub starts_at: Option<String>,
+    /// All that it waits for.
+    pub reasons: Vec<WaitsFor>,
+}
+
+/// What a job waits for.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WaitsFor {
+    /// `not_due`, `key_runs`, `older_window`, `queue_paused`, `queue_deleted`, `task_paused`,
+    /// `queue_full`, `partition_full`, `rate`, `no_worker`, `workers_busy`, `clock_ahead`,
+    /// `task_undeclared`, `other_queue` or `next_claim`.
+    pub kind: String,
+    /// The same, for people.
+    pub text: String,
+    /// When it ends, where that is known.
+    pub until: Option<String>,
+    /// The job that it waits for.
+    #[schema(value_type = Option<String>)]
+    pub job: Option<JobId>,
+}
+
+impl From<&Waiting> for Waits {
+    fn from(waiting: &Waiting) -> Self {
+        let reason = |reason: &WaitReason| WaitsFor {
+            kind: reason.name().to_owned(),
+            text: reason.to_string(),
+            until: reason.until().map(|until| until.to_string()),
+            job: reason.job(),
+        };
+        Waits {
+            starts_at: waiting.starts_at().map(|at| at.to_string()),
+            reasons: waiting.reasons.iter().map(reason).collect(),
+        }
+    }
+}
+
 /// What happened to a job and why; `text` is the same for people.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
@@ -319,8 +397,59 @@ pub struct Explanation {
     pub imported_from: Option<Origin>,
     /// Its recorded effects.
     pub effects: Vec<Effect>,
+    /// Why it has not started yet; left out where it does not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub waiting: Option<Waits>,
+    /// How late its last attempt started, and why; left out where that was less than a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub late: Option<String>,
+    /// What the worker that runs it has reported to this server, where workers pull its task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub running: Option<Progress>,
     /// The same, for people.
     pub text: String,
+}
+
+impl Explanation {
+    /// What a store knows of a job, with what it waits for, or how late it was; none where nothing is
+    /// known of it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn of(quell: &Quell, target: &ExplainTarget) -> quell::Result<Option<Self>> {
+        let Some(found) = quell.explain(target).await? else { return Ok(None) };
+        let mut shown = Explanation::from(&found);
+        if let Some(waiting) = quell.why_waiting(&found.job).await? {
+            shown.wait(Waits::from(&waiting));
+        }
+        let late = quell.how_late(&found.job).await?;
+        if let Some(late) = late.filter(|late| late.by >= LATE) {
+            shown.text.push_str(&format!("  late       it started {late}\n"));
+            shown.late = Some(late.to_string());
+        }
+        Ok(Some(shown))
+    }
+
+    fn wait(&mut self, waits: Waits) {
+        const WAITING: &str = "  waiting    ";
+        let others = self.text.lines().filter(|line| !line.starts_with(WAITING));
+        let reasons = waits.reasons.iter().map(|reason| format!("{WAITING}{}\n", reason.text));
+        self.text = others.map(|line| format!("{line}\n")).chain(reasons).collect();
+        self.waiting = Some(waits);
+    }
+
+    /// Adds what only this server knows that the job waits for.
+    pub fn wait_for(&mut self, kind: &str, text: String) {
+        let Some(mut waits) = self.waiting.take() else { return };
+        waits.starts_at = None;
+        waits.reasons.retain(|reason| reason.kind != WaitReason::NextClaim.name());
+        let kind = kind.to_owned();
+        waits.reasons.push(WaitsFor { kind, text, until: None, job: None });
+        self.wait(waits);
+    }
 }
 
 impl From<&Found> for Explanation {
@@ -344,6 +473,9 @@ impl From<&Found> for Explanation {
                 .origin
                 .map(|origin| Origin { job: origin.job, first_at: origin.first_at.to_string() }),
             effects: found.effects.iter().map(Effect::from).collect(),
+            waiting: None,
+            late: None,
+            running: None,
             text: found.to_string(),
         }
     }

@@ -7,6 +7,7 @@ mod codes;
 mod dead;
 mod done;
 mod job;
+mod pull;
 mod queue;
 mod receipt;
 mod schedule;
@@ -21,7 +22,14 @@ pub use done::{
     Backfilled, CancelledJob, CancelledWindow, DeletedQueue, DeletedSchedule, DiscardedJob,
     FlushedWindow, ForgottenAlert, RestoredJob,
 };
-pub use job::{Attempt, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick};
+pub use job::{
+    Attempt, Count, Counts, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick, Waits,
+    WaitsFor,
+};
+pub use pull::{
+    LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,
+    SettledJobs,
+};
 pub use queue::{Queue, Queues, Rate, Task, Tasks, Thresholds};
 pub use receipt::Receipt;
 pub use schedule::{Schedule, Schedules};

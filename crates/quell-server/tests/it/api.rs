@@ -223,3 +223,33 @@ async fn metrics_have_the_names_of_the_contract() {
     }
     served.server.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn windows_queues_and_counts_are_read_one_by_one() {
+    let served = serve(TASKS).await;
+    for repo in ["a", "b", "a"] {
+        served.trigger("build", &format!(r#"{{"repo":"{repo}"}}"#)).await;
+    }
+    let (_, windows) = served.get("/v1/tasks/build/windows").await;
+    let shown: Vec<_> = windows["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| (&job["key"], &job["triggers"]))
+        .collect();
+    assert_eq!(shown, [(&json!("b"), &json!(1)), (&json!("a"), &json!(2))], "{windows}");
+    assert!(windows["jobs"][0].get("payload").is_none());
+    let (_, page) = served.get("/v1/tasks/build/windows?limit=1&payload=true").await;
+    assert_eq!(
+        (&page["jobs"][0]["payload"], &page["next_before"]),
+        (&json!({"repo": "b"}), &json!("2"))
+    );
+    assert_eq!(served.get("/v1/tasks/nosuch/windows").await.0, 404);
+    let (_, counts) = served.get("/v1/counts").await;
+    let expected = json!([{"queue": "default", "task": "build", "state": "scheduled", "jobs": 2}]);
+    assert_eq!(counts["counts"], expected);
+    let (status, queue) = served.get("/v1/queues/default").await;
+    assert_eq!((status, &queue["name"], &queue["paused"]), (200, &json!("default"), &json!(false)));
+    assert_eq!(served.get("/v1/queues/nosuch").await.0, 404);
+    served.server.stop().await.unwrap();
+}

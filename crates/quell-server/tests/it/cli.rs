@@ -140,8 +140,8 @@ fn keys_and_outputs_cannot_steer_the_terminal() {
     }
 }
 
-#[test]
-fn r29_a_second_signal_does_not_wait_for_attempts() {
+#[tokio::test]
+async fn r29_a_second_signal_does_not_wait_for_attempts() {
     let tasks = "[worker]\ngrace = \"10m\"\n[tasks.long]\n\
                  exec = { command = [\"sh\", \"-c\", \"echo up > up; exec sleep 77779\"], cwd = \".\" }\n";
     let (folder, config) = written("", tasks);
@@ -152,10 +152,12 @@ fn r29_a_second_signal_does_not_wait_for_attempts() {
         assert!(Instant::now() < deadline, "the command never started");
     }
     process.signal("-INT");
-    // The shutdown has begun once nothing listens any more.
-    while shown(&process.ask(&["jobs"])).0 == 0 {
-        assert!(Instant::now() < deadline, "it goes on listening");
+    // Load balancers see that the shutdown has begun, and workers elsewhere are still answered.
+    let health = format!("{}/v1/healthz", process.url);
+    while reqwest::get(&health).await.unwrap().status() != 503 {
+        assert!(Instant::now() < deadline, "the shutdown does not begin");
     }
+    assert_eq!(shown(&process.ask(&["jobs"])).0, 0);
     assert!(process.child.try_wait().unwrap().is_none(), "it did not wait for the attempt");
     process.signal("-INT");
     let ended = process.child.wait().unwrap();

@@ -88,7 +88,9 @@ fn every_setting_is_read() {
     assert_eq!(build.checked.debounce().max_triggers, Some(100));
     assert_eq!(build.checked.debounce().max_bytes, Some(4_096));
     assert_eq!(build.checked.fold(), &Fold::Collect { cap: 7 });
-    let quell_server::handlers::Handler::Exec(exec) = &build.handler else { panic!("not exec") };
+    let Some(quell_server::handlers::Handler::Exec(exec)) = &build.handler else {
+        panic!("not exec")
+    };
     assert!(exec.command[0].ends_with("/build.sh") && exec.command[0].starts_with('/'));
     assert_eq!(exec.timeout, Duration::from_secs(120));
     assert_eq!(exec.permanent_exit_codes, [65]);

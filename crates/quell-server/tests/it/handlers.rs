@@ -163,7 +163,7 @@ async fn an_http_call_carries_payload_names_and_signature() {
 }
 
 /// The value of a header in a request.
-fn header(request: &str, name: &str) -> String {
+pub(crate) fn header(request: &str, name: &str) -> String {
     let line = request.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
     line.unwrap_or_else(|| panic!("{name} is missing in:\n{request}")).trim_end().to_owned()
 }

@@ -35,9 +35,15 @@ mod exact;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod official;
+#[cfg(test)]
 mod openapi;
 #[cfg(test)]
+mod outcomes;
+#[cfg(test)]
 mod outputs;
+#[cfg(test)]
+mod pull;
 #[cfg(test)]
 mod queues;
 #[cfg(test)]

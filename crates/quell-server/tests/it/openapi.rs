@@ -73,14 +73,14 @@ async fn every_route_is_described_and_every_description_has_a_route() {
             }
         }
     }
-    // The page of the server has the same paths, as people read them.
-    let page = include_str!("../../../../docs/server.md");
+    // The page of the API has the same paths, as people read them.
+    let page = include_str!("../../../../docs/api.md");
     for path in operations(&document).keys() {
         let path = path.replace("/v1/queues/{name}", "/v1/queues/{queue}");
         let last = path.rsplit('/').next().unwrap();
         assert!(
             page.contains(&path) || page.contains(&format!("…/{last}")),
-            "{path} is not in docs/server.md"
+            "{path} is not in docs/api.md"
         );
     }
     served.server.stop().await.unwrap();

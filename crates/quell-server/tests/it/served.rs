@@ -121,3 +121,9 @@ pub(crate) async fn file_says(path: &Path, done: impl Fn(&str) -> bool) -> Strin
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// A port that no other program gets by chance: the system hands out higher ones.
+pub(crate) fn free_port() -> u16 {
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).find(free).unwrap()
+}

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 fn call() -> Invocation {
     Invocation {
+        lease: String::new(),
+        base_url: "http://localhost".into(),
         traces: Traces::default(),
         task: TaskName::new("t").unwrap(),
         queue: QueueName::new("q").unwrap(),
@@ -30,6 +32,7 @@ fn call() -> Invocation {
 
 fn settings(url: &str, allow: &[&str]) -> HttpSettings {
     HttpSettings {
+        completion: None,
         url: url.to_owned(),
         method: "POST".to_owned(),
         headers: BTreeMap::new(),
