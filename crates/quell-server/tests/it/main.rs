@@ -19,6 +19,8 @@ mod check;
 #[cfg(test)]
 mod cli;
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod config;
