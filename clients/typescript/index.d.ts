@@ -145,9 +145,12 @@ export class Quell<Tasks extends { [Name in keyof Tasks]: TaskTypes } = AnyTasks
     options?: BatchOptions,
   ): Promise<Array<Receipt<Tasks[Name]["output"]>>>;
 
-  /** Returns the result of a job: at once, or when it has ended, but within `waitMs`. */
+  /**
+   * Returns the result of a job: at once, or when it has ended, but within `waitMs`. Rejects with a
+   * `TypeError` where the job is null, as in a receipt that is `pending`.
+   */
   result<Output = any>(
-    job: string,
+    job: string | null,
     options?: { waitMs?: number | undefined; signal?: AbortSignal | undefined },
   ): Promise<Result<Output>>;
 

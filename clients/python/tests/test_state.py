@@ -178,7 +178,7 @@ class State(unittest.TestCase):
         self.state.ended(two, failed("cancelled"), 0.0)
         self.state.due(110.0 + WIND_DOWN)
         outcomes = [(one["lease"], one["outcome"]) for one in self.pending()]
-        self.assertEqual(outcomes, [("a", "succeeded"), ("b", "released"), ("c", "released")])
+        self.assertEqual(outcomes, [("a", "released"), ("b", "released"), ("c", "released")])
         self.assertFalse(self.state.finished(False, 112.0))
         self.state.settled(self.state.settlements(0.0), {"a": "", "b": "", "c": ""})
         self.assertFalse(self.state.finished(True, 112.0), "a claim is in flight")

@@ -19,7 +19,7 @@ import unittest
 from fake_server import FakeServer
 from parallel import load_tests  # noqa: F401 - unittest calls it
 
-from quell import AsyncQuell, Cancel, Permanent, Quell, RawJson, Retry, Snooze
+from quell import AsyncQuell, Cancel, Permanent, Quell, RawJson, Refused, Retry, Snooze
 
 # Faults are what these tests are about: their warnings would hide the output.
 logging.getLogger("quell").setLevel(logging.CRITICAL)
@@ -378,12 +378,34 @@ class Suite:
         self.wait(lambda: all(job.state == "succeeded" for job in jobs))
         self.assertEqual([job.starts for job in jobs], [1] * 4)
 
+    def test_a_refused_first_claim_ends_the_worker(self):
+        self.server.fault("claim", 404, 404)
+        worker = Quell(self.server.url).worker()
+        worker.task("t")(lambda payload, job: 1)
+        with self.assertRaises(Refused):
+            worker.run()
+
+        async def run():
+            async with AsyncQuell(self.server.url) as quell:
+                worker = quell.worker()
+
+                @worker.task("t")
+                async def handler(payload, job):
+                    return 1
+
+                await worker.run()
+
+        with self.assertRaises(Refused):
+            asyncio.run(run())
+
     def test_claims_survive_faults(self):
         kit = self.kit(lease=1)
         kit.handle("t", lambda payload, job: 1)
+        first = self.server.add("t")
+        kit.start()
+        self.wait(lambda: first.ended)
         self.server.fault("claim", "refuse", 503, 500, "garbage", 404, 401)
         job = self.server.add("t")
-        kit.start()
         self.wait(lambda: job.ended, 30)
 
     def test_a_claim_whose_answer_is_lost_runs_after_its_lease(self):

@@ -68,11 +68,12 @@ export class Quell {
   }
 
   /**
-   * @param {string} job
+   * @param {string | null} job
    * @param {Cancellable & { waitMs?: number | undefined }} [options]
    * @returns {Promise<Result>}
    */
   async result(job, { waitMs = 0, signal } = {}) {
+    if (job === null) throw new TypeError("the job is null: the receipt is pending");
     const deadline = clock() + waitMs;
     for (;;) {
       const wait = Math.min(Math.ceil(deadline - clock()), MAX_RESULT_WAIT_MS);

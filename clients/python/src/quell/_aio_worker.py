@@ -77,6 +77,8 @@ class AsyncWorker:
 
         The first signal begins the graceful shutdown, a second one ends at once with SystemExit.
         Cancelling `run` cancels the handlers, releases their jobs and ends without a grace.
+
+        Raises `Refused` where the server refuses the first claim: an unknown task, a wrong token.
         """
         with self._catch_signals():
             await self.start()
@@ -88,6 +90,8 @@ class AsyncWorker:
                 raise
         if len(self._signals) > 1:
             raise SystemExit(128 + self._signals[1])
+        if self._engine.refused:
+            raise self._engine.refused
 
     async def start(self) -> None:
         """Starts to work on the running event loop and returns. A worker starts once."""

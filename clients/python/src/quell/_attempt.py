@@ -32,7 +32,7 @@ class Attempt:
     decided: bool = False
     """Whether its end is decided: a later report of the handler is dropped."""
     cancelling: bool = False
-    """Whether the shutdown has cancelled it; only a success counts from then on."""
+    """Whether the shutdown has cancelled it; what it returns or raises does not count then."""
     lost: bool = False
     bare: bool = False
     """Whether the server refused its progress or log, so that renewals leave them out."""

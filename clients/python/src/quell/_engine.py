@@ -44,6 +44,8 @@ class Engine:
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._claiming = False
+        self.refused: Refused | None = None
+        """Why the server refuses the very first claim, such as an unknown task: the worker ends."""
 
     def start(self, tasks: Collection[str]) -> None:
         """Starts the threads. They are daemons: they never keep a process from its exit."""
@@ -86,13 +88,17 @@ class Engine:
     # Claims
 
     def _claim_loop(self) -> None:
-        backoff = Backoff()
+        backoff, is_first = Backoff(), True
         try:
             while (limit := self._wait_for_slots()) > 0:
                 sent_at = time.monotonic()
                 try:
                     idle = not self._claim(limit)
                 except QuellError as error:
+                    if is_first and isinstance(error, Refused):
+                        self.refused = error
+                        self.stop(now=True)
+                        return
                     level = logging.ERROR if isinstance(error, Refused) else logging.WARNING
                     log.log(level, "claim failed, backing off: %s", error)
                     self._stopping.wait(max(backoff.next(), error.retry_after or 0.0))
@@ -101,6 +107,7 @@ class Engine:
                     log.exception("claim failed, backing off")
                     self._stopping.wait(backoff.next())
                     continue
+                is_first = False
                 if idle and time.monotonic() - sent_at < 1.0:
                     # A server that shuts down answers at once. Do not spin until it has gone.
                     self._stopping.wait(backoff.next())

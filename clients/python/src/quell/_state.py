@@ -82,7 +82,8 @@ class WorkerState:
         self._running.pop(attempt.job.lease, None)
         if attempt.decided:
             return
-        if attempt.cancelling and settlement.outcome == "failed":
+        if attempt.cancelling and settlement.outcome in ("succeeded", "failed"):
+            # A handler that returns because it was told to stop has not done its work.
             settlement = RELEASED
         self._settle(attempt, settlement, now)
 

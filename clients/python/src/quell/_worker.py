@@ -95,6 +95,8 @@ class Worker:
 
         The first signal begins the graceful shutdown: running handlers have the grace to end. A
         second one ends at once with SystemExit; the leases of running jobs then expire.
+
+        Raises `Refused` where the server refuses the first claim: an unknown task, a wrong token.
         """
         with _catch_signals() as caught:
             self.start()
@@ -106,6 +108,8 @@ class Worker:
                     self.stop()
                 if len(caught) > 1:
                     raise SystemExit(128 + caught[1])
+        if self._engine.refused:
+            raise self._engine.refused
 
     def start(self) -> None:
         """Starts to work in threads of its own and returns. A worker starts once."""
