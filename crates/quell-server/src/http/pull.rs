@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell::Payload;
 use quell::store::{Lease, SettledAs};
 use quell::worker::WorkerId;
 use quell::worker::pull::{
     MAX_LEASE, MIN_LEASE, PullClaim, PullLease, PullOutcome, PullProcess, PullSettled, PullTasks,
 };
+use quell::{Payload, TaskName};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
@@ -49,6 +49,11 @@ impl Pull {
         let lease = lease.clamp(MIN_LEASE, MAX_LEASE);
         let places = Arc::new(Semaphore::new(MOST_WAITING));
         Pull { tasks, tally, reports: Arc::default(), lease, places }
+    }
+
+    /// Whether a task is one that workers pull, and none of them has called this server of late.
+    pub(super) fn lacks_workers(&self, task: &TaskName) -> bool {
+        self.tasks.queue_of(task).is_some() && !self.tasks.is_run(task)
     }
 
     /// What a worker has reported of an attempt that runs.

@@ -560,3 +560,15 @@ async fn r39_a_worker_that_holds_a_task_off_claims_none_of_its_jobs_until_then()
     assert_eq!(tried(), 2, "it is tried again as soon as the time is over");
     running.shutdown().await;
 }
+
+#[tokio::test]
+async fn the_end_of_an_attempt_elsewhere_is_reported_as_that_of_a_worker_here() {
+    let (seen, _guard) = crate::seen::Seen::start();
+    let rig = Rig::new(Policy::default().attempts(1));
+    rig.trigger("1").await;
+    let pulled = rig.pull(ten("w")).await;
+    assert_eq!(rig.settle(&pulled[0], failed("no such image")).await, SettledAs::Dead);
+    let ends = seen.ends();
+    let shown: Vec<_> = ends.iter().map(|end| (end.level, end.field("error"))).collect();
+    assert_eq!(shown, [(tracing::Level::WARN, "no such image")]);
+}

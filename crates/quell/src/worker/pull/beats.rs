@@ -75,6 +75,12 @@ impl Beats {
         }
     }
 
+    /// Whether a process that runs a task gave a sign of life since then.
+    pub(super) fn runs(&self, task: &TaskName, since: Timestamp) -> bool {
+        let is_there = |known: &Known| known.beaten_at.is_some_and(|at| at >= since);
+        self.all().values().any(|known| known.tasks.contains(task) && is_there(known))
+    }
+
     /// Forgets a process that has left.
     pub(super) fn forget(&self, worker: &WorkerId, incarnation: u32) {
         self.all().remove(&(worker.clone(), incarnation));

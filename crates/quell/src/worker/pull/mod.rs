@@ -75,6 +75,8 @@ pub const MAX_TASKS: usize = 100;
 pub const MIN_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease: a job of a worker that died waits for so long.
 pub const MAX_LEASE: Duration = Duration::from_secs(3_600);
+/// A worker that was silent for longer is not there.
+const SEEN: Duration = Duration::from_secs(90);
 /// How much longer than its timeout an attempt is renewed: its worker ends it in good order before.
 const WRAP_UP: Duration = Duration::from_secs(5);
 
@@ -379,6 +381,13 @@ impl PullTasks {
         self.shared.lanes.leave(worker, incarnation);
         self.shared.beats.forget(worker, incarnation);
         self.quell.store().remove_worker(worker, incarnation).await
+    }
+
+    /// Whether a worker that runs a task has called this process of late: within three of the longest
+    /// intervals of heartbeats.
+    #[must_use]
+    pub fn is_run(&self, task: &TaskName) -> bool {
+        self.shared.beats.runs(task, self.quell.clock().now().before(SEEN))
     }
 
     /// Ends all claims that wait, and lets no later one wait: for a server that stops.

@@ -12,6 +12,7 @@ use quell_core::{
 use super::super::attempt::Spent;
 use super::{MAX_JOBS, PullLease, PullTasks, within};
 use crate::handler::task::Wait;
+use crate::spans::{self, Label};
 
 /// How many refused settlements are looked up at once.
 const READS: usize = 16;
@@ -111,7 +112,8 @@ impl PullTasks {
         for (place, ((lease, _), settlement)) in ended.iter().zip(settlements).enumerate() {
             match answers.get(place).map(|answer| answer.became) {
                 Some(SettledAs::Refused) => refused.push((place, settlement)),
-                _ => self.count(lease, settlement.outcome.counted()),
+                Some(became) => self.report(lease, &settlement.outcome, became),
+                None => {}
             }
         }
         let look = |(place, settlement): (usize, Settlement)| async move {
@@ -138,9 +140,13 @@ impl PullTasks {
         (job.token == settlement.lease.token && job.state == state).then_some(became)
     }
 
-    fn count(&self, lease: &PullLease, outcome: AttemptOutcome) {
+    /// Counts the end of an attempt, and reports it as a worker of this process would.
+    fn report(&self, lease: &PullLease, outcome: &Outcome, became: SettledAs) {
         let Some(task) = self.tasks.get(&lease.task) else { return };
-        task.metrics.ended(outcome, self.store_now().since(lease.started_at));
+        task.metrics.ended(outcome.counted(), self.store_now().since(lease.started_at));
+        let (task, queue) = (lease.task.clone(), task.policy.queue().clone());
+        let label = Label { task, queue, attempt: lease.attempt };
+        spans::settled(lease.lease.job, &label, outcome, became);
     }
 }
 
