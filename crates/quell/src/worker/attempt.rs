@@ -9,7 +9,9 @@ use futures_util::future::BoxFuture;
 use quell_core::failure::Class;
 use quell_core::idempotency::checked_output;
 use quell_core::retry::Retry;
-use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
+use quell_core::{
+    AttemptOutcome, ClaimedJob, Failure, FailureKind, Lease, Outcome, Payload, Settlement,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
@@ -20,6 +22,7 @@ use crate::failure::Classifier;
 use crate::handler::around::{Answered, Hooks};
 use crate::handler::task::{Answer, Wait, chain};
 use crate::handler::{AnyHandler, Output};
+use crate::trigger::TaskPolicy;
 use crate::{Ctx, TaskError, spans};
 
 /// What an attempt needs besides its context.
@@ -140,6 +143,17 @@ fn kept(output: Output, settled: &AtomicBool, what: &str) -> Answered {
 }
 
 impl Spent {
+    /// What decides on a retry of a job that was claimed.
+    pub(crate) fn of(policy: &TaskPolicy, job: &ClaimedJob) -> Self {
+        Spent {
+            retry: *policy.retry(),
+            attempt: job.attempt,
+            failures: job.failures,
+            crashes: job.crashes,
+            classify: policy.classify(),
+        }
+    }
+
     /// `settled` is whether the handler settled the job in a transaction of its own.
     fn outcome(&self, answer: Answered, settled: bool) -> Outcome {
         match answer {
@@ -168,7 +182,7 @@ impl Spent {
                 self.failure(AttemptOutcome::TimedOut, error, Wait::Backoff)
             }
             Answer::Broke { ended, error } => self.failure(ended, error, Wait::Backoff),
-            Answer::Permanent { error } => permanent(error),
+            Answer::Permanent { error } => permanent(AttemptOutcome::Failed, error),
             Answer::Snooze { delay } => Outcome::Snoozed { delay },
             Answer::Cancel { reason } => Outcome::Cancelled { reason },
             // It is not settled, unless by its own transaction.
@@ -206,7 +220,7 @@ impl Spent {
             Class::RetryAfter(delay) => {
                 self.failure(AttemptOutcome::Failed, error, Wait::AtLeast(delay))
             }
-            Class::Permanent => permanent(error),
+            Class::Permanent => permanent(AttemptOutcome::Failed, error),
             Class::Snooze(delay) => Outcome::Snoozed { delay },
             Class::Cancel => Outcome::Cancelled { reason: error },
         }
@@ -216,10 +230,11 @@ impl Spent {
     pub(crate) fn poison(&self) -> Option<Outcome> {
         let max = self.retry.max_crashes;
         (self.crashes >= max).then(|| {
-            permanent(format!(
+            let error = format!(
                 "not run again: its worker died or hung {} times in a row, and max_crashes is {max}",
                 self.crashes
-            ))
+            );
+            permanent(AttemptOutcome::Failed, error)
         })
     }
 
@@ -253,7 +268,7 @@ impl Spent {
     }
 }
 
-fn permanent(error: String) -> Outcome {
-    let kind = FailureKind::Permanent;
-    Outcome::Failed(Failure { error, ended: AttemptOutcome::Failed, kind })
+/// A failure that no retry can help (R25).
+pub(crate) fn permanent(ended: AttemptOutcome, error: String) -> Outcome {
+    Outcome::Failed(Failure { error, ended, kind: FailureKind::Permanent })
 }

@@ -398,13 +398,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         self.record(|worker, wants| started(&job, started_at, worker, wants));
         let cancelled = CancellationToken::new();
         let settled = Arc::new(AtomicBool::new(false));
-        let spent = Spent {
-            retry: *task.policy.retry(),
-            attempt: job.attempt,
-            failures: job.failures,
-            crashes: job.crashes,
-            classify: task.policy.classify(),
-        };
+        let spent = Spent::of(&task.policy, &job);
         let attempt = Attempt {
             lease,
             handler: task.handler.clone(),

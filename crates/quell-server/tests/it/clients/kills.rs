@@ -102,7 +102,7 @@ impl Workers {
         self.stamps().iter().filter(|stamp| stamp.event == "end").count()
     }
 
-    /// Waits until the server lists all workers that run: then they heed signals.
+    /// Waits until the server lists all workers that run: then they handle signals.
     async fn all_up(&self) {
         let deadline = Instant::now() + PATIENCE;
         let pids: BTreeSet<u64> = self.running.iter().map(|worker| worker.id().into()).collect();

@@ -344,14 +344,7 @@ impl PullTasks {
         for job in claimed.jobs {
             let lease = Lease { job: job.id, token: job.token };
             let Some(task) = self.tasks.get(&job.task) else { continue };
-            let spent = Spent {
-                retry: *task.policy.retry(),
-                attempt: job.attempt,
-                failures: job.failures,
-                crashes: job.crashes,
-                classify: None,
-            };
-            if let Some(outcome) = spent.poison() {
+            if let Some(outcome) = Spent::of(&task.policy, &job).poison() {
                 look.undelivered.remove(lease);
                 task.metrics.ended(outcome.counted(), Duration::ZERO);
                 poisoned.push(Settlement { lease, outcome });

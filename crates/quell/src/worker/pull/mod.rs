@@ -340,10 +340,7 @@ impl PullTasks {
         if !leases.is_empty() {
             within("leases", leases.len(), MAX_JOBS, "leases")?;
         }
-        let mut tasks: Vec<&PullTask> =
-            leases.iter().filter_map(|l| self.tasks.get(&l.task)).collect();
-        tasks.dedup_by_key(|task| task.policy.name().clone());
-        let queues = queues_of(tasks.into_iter());
+        let queues = queues_of(leases.iter().filter_map(|lease| self.tasks.get(&lease.task)));
         let over: Vec<bool> = leases.iter().map(|lease| self.is_over(lease)).collect();
         let live = leases.iter().zip(&over).filter(|(_, over)| !**over);
         let live: Vec<_> = live.map(|(lease, _)| lease.lease).collect();

@@ -5,11 +5,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_core::idempotency::checked_output;
 use quell_core::retry::Retry;
-use quell_core::{
-    AttemptOutcome, Failure, FailureKind, JobState, Outcome, Payload, Result, SettledAs, Settlement,
-};
+use quell_core::{AttemptOutcome, JobState, Outcome, Payload, Result, SettledAs, Settlement};
 
-use super::super::attempt::Spent;
+use super::super::attempt::{Spent, permanent};
 use super::{MAX_JOBS, PullLease, PullTasks, within};
 use crate::handler::task::Wait;
 use crate::spans::{self, Label};
@@ -156,13 +154,13 @@ fn outcome_of(reported: PullOutcome, spent: &Spent) -> Outcome {
             Ok(output) => Outcome::Succeeded { output },
             Err(error) => {
                 let error = format!("the worker's output cannot be kept: {error}");
-                failed_for_good(error, AttemptOutcome::Failed)
+                permanent(AttemptOutcome::Failed, error)
             }
         },
-        PullOutcome::Failed { error, permanent, retry_in, timed_out } => {
+        PullOutcome::Failed { error, permanent: is_permanent, retry_in, timed_out } => {
             let ended = if timed_out { AttemptOutcome::TimedOut } else { AttemptOutcome::Failed };
-            if permanent {
-                return failed_for_good(error, ended);
+            if is_permanent {
+                return permanent(ended, error);
             }
             let wait = retry_in.map_or(Wait::Backoff, Wait::Exactly);
             spent.failure(ended, error, wait)
@@ -171,8 +169,4 @@ fn outcome_of(reported: PullOutcome, spent: &Spent) -> Outcome {
         PullOutcome::Released => Outcome::Released,
         PullOutcome::Cancelled { reason } => Outcome::Cancelled { reason },
     }
-}
-
-fn failed_for_good(error: String, ended: AttemptOutcome) -> Outcome {
-    Outcome::Failed(Failure { error, ended, kind: FailureKind::Permanent })
 }
