@@ -296,7 +296,7 @@ impl Book {
 
     fn take_rest(&mut self, at: usize, line: &Line) {
         match &line.event {
-            Event::Queue { t, queue, settings } => self.set_queue(queue, settings.clone(), *t),
+            Event::Queue { t, queue, settings } => self.set_queue(queue, settings.completed(), *t),
             Event::QueueDeleted { t, queue } => {
                 let closed = QueueSettings { paused: true, ..QueueSettings::default() };
                 self.set_queue(queue, closed, *t);

@@ -49,6 +49,7 @@ mod ticks;
 mod ties;
 mod timing;
 mod traces;
+mod turns;
 mod views;
 
 pub use book::Book;
@@ -90,6 +91,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(rows::Rows),
         Box::new(order::Moves),
         Box::<order::Line>::default(),
+        Box::new(turns::Turns),
         Box::<leases::Leases>::default(),
         Box::<failures::Failures>::default(),
         Box::<limits::Limits>::default(),

@@ -101,7 +101,7 @@ impl Property for Limits {
 }
 
 /// Whether the limits of a queue were changed so shortly before that a claim may not have met them.
-fn changed(book: &Book, queue: &QueueName, t: Timestamp) -> Option<String> {
+pub(super) fn changed(book: &Book, queue: &QueueName, t: Timestamp) -> Option<String> {
     let set = book.queue_set.get(queue)?;
     let just = (t.since(*set) < book.slack).then(|| "its limits were just changed".to_owned());
     just.or_else(|| book.excuse(Act::Operate, *set, t))

@@ -7,6 +7,7 @@ use quell_core::history::Event;
 use quell_core::{JobId, JobState, SettledAs, Timestamp, TriggerId};
 
 use super::limits::partition_has_room;
+use super::turns::has_turn;
 use super::views::JobView;
 use super::{Act, Book, Found, Line as HistoryLine, Property};
 
@@ -293,14 +294,20 @@ fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
 
 /// Whether nothing holds a scheduled job back at `t`.
 fn may_start(book: &Book, (id, job): (JobId, &JobView), t: Timestamp) -> bool {
+    job.due <= t
+        && !is_held(book, (id, job), t)
+        && !book.paused.contains(&job.task)
+        && partition_has_room(book, job, t)
+        && has_turn(book, id, job)
+}
+
+/// Whether others of its key hold a job back at `t`, or may have.
+pub(super) fn is_held(book: &Book, (id, job): (JobId, &JobView), t: Timestamp) -> bool {
     let is_held = || {
         let comes_before = comes_before(book, id, job, Timestamp::MAX);
         key_runs(book, job) || key_ran_lately(book, job, t) || comes_before.is_some()
     };
-    job.due <= t
-        && (job.shape.overlap || !is_held())
-        && !book.paused.contains(&job.task)
-        && partition_has_room(book, job, t)
+    !job.shape.overlap && is_held()
 }
 
 /// Whether an attempt of the job's key ended so shortly before `t` that a claim may have met it.

@@ -6,6 +6,7 @@ use quell_core::history::Event;
 use quell_core::{JobId, QueueName, QueueSettings, TaskName, Timestamp};
 
 use super::limits::HAND_OVER;
+use super::turns::is_in_front;
 use super::views::{JobView, TaskKey};
 use super::{Act, Book, Found, Line, Property};
 
@@ -33,6 +34,13 @@ impl Property for Punctual {
                 }
                 // A slot may have come free.
                 if book.queues.get(&view.queue).is_some_and(QueueSettings::limits_concurrency) {
+                    self.queue_free.insert(view.queue.clone(), *t);
+                }
+            }
+            // R41: another job of a partition may be next.
+            Event::Window { t, job, .. } => {
+                if let Some(view) = book.jobs.get(job).filter(|view| is_in_front(book, *job, view))
+                {
                     self.queue_free.insert(view.queue.clone(), *t);
                 }
             }

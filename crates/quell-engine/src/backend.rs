@@ -34,6 +34,9 @@ pub enum Index {
     Dead,
     /// Jobs that are set aside, the newest first.
     Unreadable,
+    /// Jobs of partitions of a queue that may start and have started before, by priority and by when they
+    /// are due: each comes before the others of its partition where the order is strict (R41).
+    Begun(QueueName),
     /// Closed windows of a key, by their ids.
     Closed(TaskKey),
     /// What names a job: dedup keys, idempotency keys, ticks, and jobs that it absorbed.
@@ -91,7 +94,7 @@ pub struct Note {
 /// Where a row stands in an index: first by rank, the highest first, then by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The priority of a job in line; 0 in other indexes.
+    /// The priority of a job in line or among those that have begun; 0 in other indexes.
     pub rank: Reverse<i16>,
     /// The time; [`Timestamp::MIN`] in indexes that are ordered by ids or names alone.
     pub at: Timestamp,
@@ -119,6 +122,32 @@ pub struct Entry {
     pub note: Option<Note>,
 }
 
+/// Which jobs of a line a scan is about. A backend may answer with others, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lanes {
+    /// All of them.
+    #[default]
+    All,
+    /// Those without a partition.
+    Plain,
+    /// The first of each partition and priority. A backend that finds them without a look at those behind
+    /// them keeps a claim from costing more where more jobs of a partition wait.
+    Heads,
+}
+
+impl Lanes {
+    /// Whether a job with this note is meant; of a partition more than the first may be.
+    #[must_use]
+    pub fn takes(self, note: Option<&Note>) -> bool {
+        let partition = note.and_then(|note| note.partition.as_ref());
+        match self {
+            Lanes::All => true,
+            Lanes::Plain => partition.is_none(),
+            Lanes::Heads => partition.is_some(),
+        }
+    }
+}
+
 /// A read of an index, from its beginning or from the entry after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
@@ -133,6 +162,8 @@ pub struct Scan {
     /// Only jobs that match, of [`Index::Jobs`] and where the backend
     /// [finds them](Backend::finds_jobs).
     pub filter: Option<JobFilter>,
+    /// Only these jobs, of [`Index::Line`].
+    pub lanes: Lanes,
     /// The most entries.
     pub limit: usize,
 }
@@ -141,7 +172,8 @@ impl Scan {
     /// The first entries of an index.
     #[must_use]
     pub fn first(index: Index, limit: usize) -> Self {
-        Scan { index, from: None, to: None, after: None, filter: None, limit }
+        let lanes = Lanes::All;
+        Scan { index, from: None, to: None, after: None, filter: None, lanes, limit }
     }
 
     /// The same, up to this time.
@@ -345,8 +377,19 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// Whether a claim that its hot path declined is to look first, and to write only where something may
+    /// start. Whatever a look does not see must have been taken in by then.
+    fn looks_before_claims(&self) -> bool {
+        false
+    }
+
     /// Whether it finds jobs by a [filter](Scan::filter) without a look at the others.
     fn finds_jobs(&self) -> bool {
+        false
+    }
+
+    /// Whether it reads [lanes](Scan::lanes) without a look at the others.
+    fn finds_lanes(&self) -> bool {
         false
     }
 

@@ -14,7 +14,7 @@ use crate::rows::{KeyJobs, Row, RowName};
 use crate::step::Step;
 
 /// The few entries of a row: the index, where the row stands there, and what the index says of it.
-type Entries = Vec<(Index, Place, Option<Note>)>;
+pub(crate) type Entries = Vec<(Index, Place, Option<Note>)>;
 
 impl<B: Backend> Step<'_, B> {
     /// Everything that differs between two states of the rows.
@@ -397,7 +397,11 @@ pub(crate) fn entries_of(job: &Job) -> Entries {
         JobState::Dead => (Index::Dead, Place::at(ended_at)),
         JobState::Unreadable => (Index::Unreadable, Place::NONE),
     };
-    let mut entries = vec![(index, place, Some(note))];
+    let mut entries = vec![(index, place, Some(note.clone()))];
+    if job.has_begun() && job.turn().is_some() {
+        let place = Place { rank: Reverse(job.priority), at: job.window.due_at };
+        entries.push((Index::Begun(job.queue.clone()), place, Some(note)));
+    }
     if job.is_closed_window() {
         entries.extend(key_of(job).map(|key| (Index::Closed(key), Place::NONE, None)));
     }

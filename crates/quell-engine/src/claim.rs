@@ -1,7 +1,8 @@
 //! Who comes next, and starting it (R11, R28, R30, R31, R33).
 //!
 //! A queue has a line for each task and priority. A look reads its first page; what it lacks is
-//! read when it is needed. A job whose partition is full is passed over.
+//! read when it is needed. A job whose partition is full is passed over. Partitions of strict order
+//! are in `turns`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +15,7 @@ use quell_core::{
     WorkerId,
 };
 
-use crate::backend::{Backend, Entry, Index, Kind, Place, Scan, Seen, Time};
+use crate::backend::{Backend, Entry, Index, Kind, Lanes, Place, Scan, Seen, Time};
 use crate::changes::key_of;
 use crate::engine::Engine;
 use crate::load::PAGE;
@@ -23,22 +24,24 @@ use crate::step::Step;
 
 /// A job in line.
 #[derive(Clone, Debug)]
-struct Found {
-    task: TaskName,
-    place: Place,
-    due: Timestamp,
-    id: JobId,
-    partition: Option<Key>,
+pub(crate) struct Found {
+    pub(crate) task: TaskName,
+    pub(crate) place: Place,
+    pub(crate) due: Timestamp,
+    pub(crate) id: JobId,
+    pub(crate) partition: Option<Key>,
 }
 
-/// The jobs of one task and priority, as far as they were read.
+/// The jobs of one priority, as far as they were read.
 #[derive(Debug)]
-struct Line {
-    task: TaskName,
-    priority: i16,
-    entries: VecDeque<Found>,
+pub(crate) struct Line {
+    pub(crate) task: TaskName,
+    pub(crate) priority: i16,
+    /// Which of them it has.
+    pub(crate) lanes: Lanes,
+    pub(crate) entries: VecDeque<Found>,
     /// The last one that was read, where there may be more.
-    more: Option<(Place, RowName)>,
+    pub(crate) more: Option<(Place, RowName)>,
 }
 
 /// The outcome of a claim's step.
@@ -53,18 +56,22 @@ pub(crate) enum Started {
 /// A queue as a worker sees it.
 #[derive(Debug)]
 pub(crate) struct View {
-    queue: QueueName,
+    pub(crate) queue: QueueName,
     /// The gate that a claim goes through.
     gate: Option<u8>,
-    settings: QueueSettings,
+    pub(crate) settings: QueueSettings,
     used: Used,
     /// When the queue's rate lets the next one start.
     free_at: Timestamp,
-    partitions: BTreeMap<Key, PartitionUsed>,
+    pub(crate) partitions: BTreeMap<Key, PartitionUsed>,
     expiry: Option<Timestamp>,
-    lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
     /// Jobs that were passed over.
     passed: Vec<Found>,
+    /// Jobs that have started before and are next in their partitions (R41).
+    pub(crate) begun: BTreeSet<JobId>,
+    /// Those of them that hold up others.
+    pub(crate) suspects: Vec<Found>,
 }
 
 impl View {
@@ -73,8 +80,19 @@ impl View {
         used.copied().unwrap_or_default()
     }
 
-    fn has_room(&self, found: &Found) -> bool {
+    pub(crate) fn has_room(&self, found: &Found) -> bool {
         found.partition.is_none() || self.settings.partition_room(&self.used_of(found)) > 0
+    }
+
+    /// Those of the chosen jobs that have started before, and now and then some that hold up others.
+    fn some_begun(&self, chosen: &[Found]) -> Vec<Found> {
+        const SOME: usize = 4;
+        let has_begun = |found: &&Found| self.begun.contains(&found.id);
+        let mut some: Vec<Found> = chosen.iter().filter(has_begun).cloned().collect();
+        if chosen.is_empty() || fastrand::u8(..16) == 0 {
+            some.extend(fastrand::choose_multiple(self.suspects.iter().cloned(), SOME));
+        }
+        some
     }
 
     /// Counts what its rates have let start, from the logs in these rows.
@@ -113,12 +131,13 @@ impl<B: Backend> Engine<B> {
 }
 
 impl<B: Backend> Step<'_, B> {
-    /// Looks at a queue for those who know these tasks.
+    /// Looks at a queue for those who know these tasks and want this many jobs.
     pub(crate) async fn look_at(
         &mut self,
         queue: &QueueName,
         tasks: &[TaskName],
         worker: Option<&WorkerId>,
+        limit: usize,
     ) -> Result<View> {
         // Before the settings: so a claim meets a change of them that it does not see.
         let gate = worker.map(|_| fastrand::u8(..GATES));
@@ -143,6 +162,8 @@ impl<B: Backend> Step<'_, B> {
             expiry: None,
             lines: Vec::new(),
             passed: Vec::new(),
+            begun: BTreeSet::new(),
+            suspects: Vec::new(),
         };
         self.count_running(&mut view, worker).await?;
         if view.settings.partition_rate.is_some() {
@@ -152,7 +173,11 @@ impl<B: Backend> Step<'_, B> {
         let paused = |task: &&TaskName| self.rows.tasks.get(*task).is_some_and(|task| task.paused);
         let tasks: BTreeSet<TaskName> =
             tasks.iter().filter(|task| !paused(task)).cloned().collect();
-        self.read_lines(&mut view, tasks).await?;
+        if view.settings.is_strict() {
+            self.read_turns(&mut view, &tasks, limit).await?;
+        } else {
+            view.lines = self.lines_of(queue, tasks, (Lanes::All, self.page())).await?;
+        }
         Ok(view)
     }
 
@@ -161,6 +186,15 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) fn close_gates(&mut self) {
         for gate in 0..GATES {
             self.beside.put(RowName::Gate(gate), Row::Gate(fastrand::u64(..)));
+        }
+    }
+
+    /// Meets claims in flight where this job is about to be next in its partition (R41).
+    pub(crate) fn meet_claims(&mut self, id: JobId) {
+        let queue = self.rows.jobs.get(&id).map(|job| &job.queue);
+        let settings = queue.and_then(|queue| self.rows.queues.get(queue)?.as_ref());
+        if settings.is_some_and(QueueSettings::is_strict) {
+            self.close_gates();
         }
     }
 
@@ -198,21 +232,28 @@ impl<B: Backend> Step<'_, B> {
         Ok(())
     }
 
-    /// Reads the first page of each line of these tasks.
-    async fn read_lines(&mut self, view: &mut View, tasks: BTreeSet<TaskName>) -> Result<()> {
-        let page = self.page();
-        let line = |task: &TaskName| Index::Line(view.queue.clone(), task.clone());
+    /// Reads the first page of each line of these tasks, the highest priority first.
+    pub(crate) async fn lines_of(
+        &mut self,
+        queue: &QueueName,
+        tasks: BTreeSet<TaskName>,
+        (lanes, page): (Lanes, usize),
+    ) -> Result<Vec<Line>> {
+        let first = |task: &TaskName| {
+            let line = Index::Line(queue.clone(), task.clone());
+            Scan { lanes, ..Scan::first(line, page) }
+        };
         let mut asked: Vec<(TaskName, Scan)> =
-            tasks.into_iter().map(|task| (task.clone(), Scan::first(line(&task), page))).collect();
+            tasks.into_iter().map(|task| (task.clone(), first(&task))).collect();
+        let mut lines = Vec::new();
         while !asked.is_empty() {
             let scans: Vec<Scan> = asked.iter().map(|(_, scan)| scan.clone()).collect();
             let seen = self.scan(&scans).await?;
             let mut next = Vec::new();
             for ((task, scan), seen) in asked.into_iter().zip(seen) {
                 let lowest = seen.entries.last().map(|entry| entry.place.rank);
-                let Some(lowest) = view.add(&task, seen).then_some(lowest).flatten() else {
-                    continue;
-                };
+                let more = add_page(&mut lines, &task, lanes, seen);
+                let Some(lowest) = more.then_some(lowest).flatten() else { continue };
                 // There may be lines of lower priorities behind the rest of this one.
                 let end = Place { rank: lowest, at: Timestamp::MAX };
                 let after = Some((end, RowName::Job(JobId::new(u64::MAX))));
@@ -220,25 +261,31 @@ impl<B: Backend> Step<'_, B> {
             }
             asked = next;
         }
-        view.lines.sort_by_key(|line| Reverse(line.priority));
-        Ok(())
+        lines.sort_by_key(|line| Reverse(line.priority));
+        Ok(lines)
     }
 
     /// Reads the next page of a line that has been used up, if there is one.
-    async fn refill(&mut self, view: &mut View, line: usize) -> Result<()> {
-        let Some(line) = view.lines.get_mut(line) else { return Ok(()) };
+    pub(crate) async fn refill(
+        &mut self,
+        queue: &QueueName,
+        line: &mut Line,
+        page: usize,
+    ) -> Result<()> {
         while line.entries.is_empty()
             && let Some(after) = line.more.take()
         {
-            let index = Index::Line(view.queue.clone(), line.task.clone());
-            let scan = Scan { after: Some(after), ..Scan::first(index, self.page()) };
+            let index = Index::Line(queue.clone(), line.task.clone());
+            let first = Scan::first(index, page);
+            let scan = Scan { after: Some(after), lanes: line.lanes, ..first };
             let seen = self.scan_one(scan).await?;
             let rank = Reverse(line.priority);
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
             line.more = last.filter(|(place, _)| seen.more && place.rank == rank);
+            let (task, lanes) = (line.task.clone(), line.lanes);
             let same = seen.entries.into_iter().take_while(|entry| entry.place.rank == rank);
-            let task = line.task.clone();
-            line.entries.extend(same.filter_map(|entry| found(&task, entry)));
+            let meant = same.filter(|entry| lanes.takes(entry.note.as_ref()));
+            line.entries.extend(meant.filter_map(|entry| found(&task, entry)));
         }
         Ok(())
     }
@@ -256,9 +303,10 @@ impl<B: Backend> Step<'_, B> {
                     if view.lines.get(line).is_none_or(|line| line.priority != priority) {
                         continue;
                     }
-                    self.refill(view, line).await?;
-                    let head = view.lines.get(line).and_then(|line| line.entries.front());
-                    let Some(head) = head.filter(|head| head.due <= self.now) else { continue };
+                    let Some(of_line) = view.lines.get_mut(line) else { continue };
+                    self.refill(&view.queue, of_line, self.page()).await?;
+                    let head = of_line.entries.front().filter(|head| head.due <= self.now);
+                    let Some(head) = head else { continue };
                     let head = (head.due, head.id, line);
                     first = Some(first.map_or(head, |first| first.min(head)));
                 }
@@ -295,11 +343,9 @@ impl<B: Backend> Step<'_, B> {
         for line in 0..view.lines.len() {
             // In the order of their due times: behind one that nothing keeps back none is sooner.
             loop {
-                self.refill(view, line).await?;
-                let Some(head) = view.lines.get_mut(line).and_then(|line| line.entries.pop_front())
-                else {
-                    break;
-                };
+                let Some(of_line) = view.lines.get_mut(line) else { break };
+                self.refill(&view.queue, of_line, self.page()).await?;
+                let Some(head) = of_line.entries.pop_front() else { break };
                 let start = view.settings.partition_start(head.due, &view.used_of(&head));
                 if let Some(at) = start {
                     due = sooner(due, at);
@@ -313,18 +359,41 @@ impl<B: Backend> Step<'_, B> {
         Ok(NextDue { now: self.now, due, expiry: view.expiry })
     }
 
+    /// The answer to a claim that has nothing to start; none where it may have, or something is to be
+    /// put right.
+    pub(crate) async fn nothing_to_start(&mut self, claim: &Claim) -> Result<Option<Claimed>> {
+        let worker = Some(&claim.worker);
+        let mut view = self.look_at(&claim.queue, &claim.tasks, worker, claim.limit).await?;
+        let is_suspect = !view.suspects.is_empty() && fastrand::u8(..16) == 0;
+        if is_suspect || !self.choose(&mut view, claim.limit).await?.is_empty() {
+            return Ok(None);
+        }
+        let (rated, next) = (view.settings.limits_rate(), self.next_of(&mut view).await?);
+        Ok(Some(Claimed { now: self.now, jobs: Vec::new(), next, rated }))
+    }
+
     /// Starts at most as many due jobs as asked for. None where what was read does not fit together.
     pub(crate) async fn start(&mut self, claim: &Claim) -> Result<Option<Started>> {
-        let mut view = self.look_at(&claim.queue, &claim.tasks, Some(&claim.worker)).await?;
+        let worker = Some(&claim.worker);
+        let mut view = self.look_at(&claim.queue, &claim.tasks, worker, claim.limit).await?;
         let rated = view.settings.limits_rate();
         let chosen = self.choose(&mut view, claim.limit).await?;
+        if view.settings.is_strict() && self.mends(claim, &view, &chosen).await? {
+            return Ok(Some(Started::Swept));
+        }
         let mut jobs = Vec::new();
         if !chosen.is_empty() {
             let ids: Vec<JobId> = chosen.iter().map(|found| found.id).collect();
             self.load_jobs(ids.iter().copied()).await?;
             let index = |found: &Found| Index::Line(claim.queue.clone(), found.task.clone());
-            let places = chosen.iter().map(|found| (index(found), found.place, found.id));
-            if self.sweep(places.collect()).await? {
+            let mut places: Vec<(Index, Place, JobId)> =
+                chosen.iter().map(|found| (index(found), found.place, found.id)).collect();
+            if view.settings.is_strict() {
+                let begun =
+                    |found: &Found| (Index::Begun(claim.queue.clone()), found.place, found.id);
+                places.extend(chosen.iter().map(begun));
+            }
+            if self.sweep(places).await? {
                 return Ok(Some(Started::Swept));
             }
             if !self.load_chosen(claim, &chosen, &ids).await? {
@@ -347,6 +416,16 @@ impl<B: Backend> Step<'_, B> {
         }
         let next = self.next_of(&mut view).await?;
         Ok(Some(Started::Claimed(Claimed { now: self.now, jobs, next, rated })))
+    }
+
+    /// Whether entries of jobs that have started before were put right: of those that were chosen, and some
+    /// that hold up others, now and then.
+    async fn mends(&mut self, claim: &Claim, view: &View, chosen: &[Found]) -> Result<bool> {
+        let some = view.some_begun(chosen);
+        if some.is_empty() {
+            return Ok(false);
+        }
+        self.mend_begun(&claim.queue, some).await
     }
 
     /// Loads the jobs that were chosen, if they are still next.
@@ -395,34 +474,31 @@ impl<B: Backend> Step<'_, B> {
     }
 }
 
-impl View {
-    /// Takes in a page of the lines of a task; says whether there may be more of them.
-    fn add(&mut self, task: &TaskName, seen: Seen) -> bool {
-        let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
-        for entry in seen.entries {
-            let Reverse(priority) = entry.place.rank;
-            let Some(found) = found(task, entry) else { continue };
-            match self.lines.last_mut() {
-                Some(line) if line.task == *task && line.priority == priority => {
-                    line.entries.push_back(found);
-                }
-                Some(_) | None => {
-                    let (task, entries) = (task.clone(), [found].into());
-                    self.lines.push(Line { task, priority, entries, more: None });
-                }
-            }
+/// Takes a page of the lines of a task in; says whether there may be more of them.
+fn add_page(lines: &mut Vec<Line>, task: &TaskName, lanes: Lanes, seen: Seen) -> bool {
+    let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
+    for entry in seen.entries {
+        let Reverse(priority) = entry.place.rank;
+        if lines.last().is_none_or(|line| line.task != *task || line.priority != priority) {
+            let (task, entries) = (task.clone(), VecDeque::new());
+            lines.push(Line { task, priority, lanes, entries, more: None });
         }
-        // Of all lines but the last, the page has everything. One without entries is of no line.
-        if let Some(last) = last
-            && let Some(line) = self.lines.last_mut().filter(|line| line.task == *task)
-        {
-            line.more = seen.more.then_some(last);
+        let is_meant = lanes.takes(entry.note.as_ref());
+        let found = found(task, entry).filter(|_| is_meant);
+        if let Some(line) = lines.last_mut() {
+            line.entries.extend(found);
         }
-        seen.more
     }
+    // Of all lines but the last, the page has everything. One without entries is of no line.
+    if let Some(last) = last
+        && let Some(line) = lines.last_mut().filter(|line| line.task == *task)
+    {
+        line.more = seen.more.then_some(last);
+    }
+    seen.more
 }
 
-fn found(task: &TaskName, entry: Entry) -> Option<Found> {
+pub(crate) fn found(task: &TaskName, entry: Entry) -> Option<Found> {
     let RowName::Job(id) = entry.name else { return None };
     let partition = entry.note.and_then(|note| note.partition);
     Some(Found { task: task.clone(), place: entry.place, due: entry.place.at, id, partition })

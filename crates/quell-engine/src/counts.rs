@@ -127,7 +127,8 @@ fn at(index: &Index, place: Place, name: &RowName) -> Option<At> {
         | Index::Ended
         | Index::Dead
         | Index::Unreadable => true,
-        Index::Closed(_)
+        Index::Begun(_)
+        | Index::Closed(_)
         | Index::Of(_)
         | Index::Expiry
         | Index::Plan

@@ -279,7 +279,7 @@ impl<B: Backend> Steps for Engine<B> {
             return Ok(next);
         }
         let mut step = self.reading(now).await?;
-        let mut view = step.look_at(queue, tasks, None).await?;
+        let mut view = step.look_at(queue, tasks, None, 0).await?;
         step.next_of(&mut view).await
     }
 
@@ -385,6 +385,7 @@ impl<B: Backend> Steps for Engine<B> {
     async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {
         step!(self, "put a job back", (now, 0), |step| {
             step.load_around(&[redrive.id]).await?;
+            step.meet_claims(redrive.id);
             step.take(|part| part.redrive(redrive))
         })
     }

@@ -27,11 +27,12 @@ pub mod rows;
 mod shard;
 pub mod sql;
 mod step;
+mod turns;
 mod upkeep;
 
 pub use backend::{
-    Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
-    Scan, Seen, Taken, Tally, TasksOf, Time, add_to,
+    Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Lanes, Note, Part, Place,
+    Running, Scan, Seen, Taken, Tally, TasksOf, Time, add_to,
 };
 pub use ends::EndWaiters;
 pub use engine::{Engine, caller_error, publish};

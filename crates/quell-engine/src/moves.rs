@@ -110,12 +110,22 @@ impl<B: Backend> Engine<B> {
     }
 
     pub(crate) async fn start(&self, now: Now, claim: &Claim) -> Result<Claimed> {
+        if self.backend.looks_before_claims() {
+            // Seldom, and a future too large to be a part of each claim's.
+            if let Some(nothing) = Box::pin(self.nothing_to_start(now, claim)).await? {
+                return Ok(nothing);
+            }
+        }
         loop {
             let started = step!(self, "start jobs", (now, 0), |step| step.start(claim).await?);
             if let Started::Claimed(claimed) = started {
                 return Ok(claimed);
             }
         }
+    }
+
+    async fn nothing_to_start(&self, now: Now, claim: &Claim) -> Result<Option<Claimed>> {
+        self.reading(now).await?.nothing_to_start(claim).await
     }
 
     /// Renews leases, as many at once as the backend takes.

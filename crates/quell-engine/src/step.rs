@@ -393,6 +393,11 @@ impl<'b, B: Backend> Step<'b, B> {
         self.backend.load_aside(&mut self.tx, id).await
     }
 
+    /// Whether the backend reads lanes without a look at the others.
+    pub(crate) fn finds_lanes(&self) -> bool {
+        self.backend.finds_lanes()
+    }
+
     /// What can be decoded of a job's row.
     pub(crate) async fn load_in_part(&mut self, id: JobId) -> Result<Option<Job>> {
         self.backend.load_in_part(&mut self.tx, id).await

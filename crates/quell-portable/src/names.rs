@@ -85,6 +85,7 @@ pub(crate) fn of_index(index: &Index) -> String {
         Index::Ended => "x:e:".to_owned(),
         Index::Dead => "x:d:".to_owned(),
         Index::Unreadable => "x:u:".to_owned(),
+        Index::Begun(queue) => format!("x:b:{}:", text(queue.as_str())),
         Index::Closed(key) => format!("x:c:{}:", of_key(key)),
         Index::Of(id) => format!("{}z:", hanging(*id)),
         Index::Expiry => "x:x:".to_owned(),
@@ -122,7 +123,9 @@ pub(crate) fn of_time(index: &Index, at: Timestamp) -> String {
 fn of_place(index: &Index, place: Place) -> String {
     let (Reverse(rank), at) = (place.rank, number(place.at));
     match index {
-        Index::Line(..) => format!("{:04x}{at:016x}", i32::from(i16::MAX) - i32::from(rank)),
+        Index::Line(..) | Index::Begun(_) => {
+            format!("{:04x}{at:016x}", i32::from(i16::MAX) - i32::from(rank))
+        }
         index if index.is_descending() => format!("{:016x}", !at),
         _ => format!("{at:016x}"),
     }

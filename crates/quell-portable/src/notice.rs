@@ -5,7 +5,7 @@
 //! is sent *before* the rows are written. Where they surely were not, it is cancelled, as a message may
 //! start a process. One that comes all the same finds nothing and is ignored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -176,10 +176,11 @@ impl Notices {
     }
 
     /// The notices that a step needs: of each row that is due, expires or ticks earlier than a message
-    /// is known to come. `was_there` says whether a row was there before.
+    /// is known to come, and of queues in which a due job may be next now. `was_there` says whether a row
+    /// was there before.
     pub(crate) fn needed(
         &self,
-        changes: &Changes,
+        (changes, turns): (&Changes, &BTreeSet<QueueName>),
         now: Timestamp,
         was_there: impl Fn(&RowName) -> bool,
     ) -> Vec<Notice> {
@@ -210,6 +211,9 @@ impl Notices {
                 RowName::Task(_) => drop(due.entry((None, now)).or_default()),
                 _ => {}
             }
+        }
+        for queue in turns {
+            due.entry((Some(queue.clone()), now)).or_default();
         }
         let mut needed = Vec::with_capacity(due.len());
         for ((queue, at), jobs) in due {

@@ -456,7 +456,7 @@ impl<T: Table> Backend for Partition<T> {
         Ok(all)
     }
 
-    async fn commit(&self, tx: Tx, changes: Changes, _: &Notifications) -> Result<Committed> {
+    async fn commit(&self, tx: Tx, changes: Changes, news: &Notifications) -> Result<Committed> {
         let bounds = self.table.bounds();
         let Tx { now, read, parts, copies, ids, .. } = tx;
         let used = changes.ids;
@@ -471,7 +471,8 @@ impl<T: Table> Backend for Partition<T> {
             }
         }
         let was_there = |name: &RowName| matches!(read.get(&of_row(name)), Some(Some(_)));
-        let needed = |notices: &Arc<Notices>| notices.needed(&changes, now, was_there);
+        let needed =
+            |notices: &Arc<Notices>| notices.needed((&changes, &news.turns), now, was_there);
         let needed = self.notices.as_ref().map(needed).unwrap_or_default();
         let windows = beside::windows(&changes);
         let started = started_in(&changes);

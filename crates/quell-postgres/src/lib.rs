@@ -54,6 +54,7 @@ mod sql;
 mod step;
 mod store;
 mod tries;
+mod turns;
 mod tx;
 mod watch;
 mod workers;

@@ -34,6 +34,7 @@ impl PostgresBackend {
             Index::Unreadable => self.asides(step, scan).await,
             Index::Rows(kind) => self.rows_of(step, *kind, scan).await,
             index @ (Index::Line(..)
+            | Index::Begun(_)
             | Index::Leases
             | Index::Waiting
             | Index::Ended

@@ -18,7 +18,7 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     concat!(
         include_str!("sql/tables.sql"),
         include_str!("sql/functions.sql"),
@@ -26,6 +26,7 @@ const MIGRATIONS: [&str; 2] = [
         include_str!("sql/triggers.sql"),
     ),
     include_str!("sql/traces.sql"),
+    include_str!("sql/turns.sql"),
 ];
 
 const WHAT: &str = "migrate the schema";

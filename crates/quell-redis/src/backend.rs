@@ -84,6 +84,10 @@ impl Backend for RedisBackend {
         Capabilities::all().with_transactions(false).with_timed(false)
     }
 
+    fn finds_lanes(&self) -> bool {
+        true
+    }
+
     fn locks(&self) -> bool {
         // Steps of one process wait for each other, as they would only get in each other's way.
         true

@@ -12,7 +12,7 @@ use quell_core::{
 use quell_engine::{Changes, Entry, Index, KeyJobs, Place, Row, RowName, Tally};
 
 use crate::busy::Busy;
-use crate::keys::{Keys, slot_changes, slots_of, task_key};
+use crate::keys::{Keys, slot_changes, slot_turns, slots_of, task_key};
 use crate::known::Lane;
 use crate::open::{Open, VERSION};
 use crate::row::{StoredAside, StoredHold, StoredRecord, encode_job, encode_starts, to_json};
@@ -247,6 +247,25 @@ impl Writes {
         }
         for queue in queues {
             self.hash_add(open.keys().slots(), slot_changes(&queue), 1);
+        }
+        self.turns(open, jobs);
+    }
+
+    /// Counts what starts, or comes to be next, in queues of strict order.
+    fn turns(&mut self, open: &Open, jobs: &Jobs) {
+        let mut queues = BTreeSet::new();
+        for (id, is) in jobs {
+            let (was, is) = (open.jobs.get(id).map(|job| &**job), is.as_deref());
+            let Some(job) = is.filter(|job| open.known.settings(&job.queue).is_strict()) else {
+                continue;
+            };
+            let comes_back = job.has_begun() && was.is_some_and(|was| was.state.is_ended());
+            if comes_back || (runs(&job) && takes_turns(was, is)) {
+                queues.insert(job.queue.clone());
+            }
+        }
+        for queue in queues {
+            self.hash_add(open.keys().slots(), slot_turns(&queue), 1);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::keys::{Keys, member, task_key};
 use crate::known::Lane;
 use crate::open::Open;
 use crate::scan::{id_of, member_of, score_of};
+use crate::turns::begun_member;
 use crate::writes::Writes;
 
 /// The scores of members of sorted sets; none for those that are removed.
@@ -62,6 +63,17 @@ impl Writes {
         note: Option<&Note>,
     ) -> Option<(String, String)> {
         let keys = open.keys();
+        if let Index::Begun(queue) = index {
+            let (id, priority) = (id_of(name)?, place.rank.0);
+            let line = match note {
+                Some(Note { task, partition, .. }) => {
+                    let lane = Lane { queue: queue.clone(), task: task.clone(), priority };
+                    line_of(open, &lane, partition.as_ref())
+                }
+                None => line_before(open, id),
+            };
+            return Some((keys.begun(queue), begun_member(id, &line?)));
+        }
         let Index::Line(queue, task) = index else {
             return set_of(keys, index).zip(member_of(name));
         };
@@ -82,9 +94,13 @@ impl Writes {
         open: &Open,
         (index, place, name): (&Index, Place, &RowName),
     ) -> Option<(String, String)> {
-        let Index::Line(queue, task) = index else { return None };
         let was = open.jobs.get(&id_of(name)?)?;
-        let is_same = was.queue == *queue && was.task == *task && was.priority == place.rank.0;
+        let is_same = match index {
+            Index::Line(queue, task) => was.queue == *queue && was.task == *task,
+            Index::Begun(queue) => was.queue == *queue && was.has_begun(),
+            _ => return None,
+        };
+        let is_same = is_same && was.priority == place.rank.0;
         let is_in_line = was.state == JobState::Scheduled && !was.waits;
         if is_same && is_in_line { self.at(open, (index, place, name), None) } else { None }
     }
@@ -124,6 +140,7 @@ fn set_of(keys: &Keys, index: &Index) -> Option<String> {
         Index::Expiry => keys.expiry(),
         Index::Plan => keys.plan(),
         Index::Line(..)
+        | Index::Begun(_)
         | Index::Of(_)
         | Index::Ticks
         | Index::Fired(_)

@@ -124,6 +124,11 @@ impl Keys {
         self.named(&format!("heads:{queue}"))
     }
 
+    /// Jobs of partitions of a queue that have started before and may start again: see `turns`.
+    pub(crate) fn begun(&self, queue: &QueueName) -> String {
+        self.named(&format!("begun:{queue}"))
+    }
+
     /// The dedup and idempotency keys that name a job.
     pub(crate) fn names(&self, job: JobId) -> String {
         self.named(&format!("names:{job}"))
@@ -189,6 +194,12 @@ pub(crate) fn slot_of_worker(queue: &QueueName, worker: &WorkerId) -> String {
 /// before though one has ended and another begun: their times are then to be heeded, too.
 pub(crate) fn slot_changes(queue: &QueueName) -> String {
     format!("{queue} n")
+}
+
+/// The field that counts the starts of a queue of strict order, and what comes to be next in a partition
+/// (R41).
+pub(crate) fn slot_turns(queue: &QueueName) -> String {
+    format!("{queue} t")
 }
 
 /// The field of what runs of a partition.

@@ -49,6 +49,7 @@ mod store;
 mod tags;
 mod ticks;
 mod trust;
+mod turns;
 mod unreadable;
 mod wire;
 mod writes;

@@ -6,8 +6,9 @@
 use std::cmp::Reverse;
 
 use quell_core::{JobState, Key, QueueName, Result, TaskName, Timestamp};
-use quell_engine::{Entry, Note, Place, RowName, Scan, Seen};
+use quell_engine::{Entry, Lanes, Note, Place, RowName, Scan, Seen};
 
+use crate::commit::lane_member;
 use crate::keys::member;
 use crate::look::{Read, Score, job_of};
 use crate::open::Open;
@@ -18,21 +19,28 @@ use crate::scan::id_of;
 const MOST_LINES: usize = 10_000;
 
 /// A place in a lane: when a job is due, and its member.
-type At = (Timestamp, String);
+pub(crate) type At = (Timestamp, String);
 
 /// A line, its partition, and when its first job is due.
-struct Line {
-    name: String,
-    partition: Option<Key>,
-    first: Timestamp,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) partition: Option<Key>,
+    pub(crate) first: Timestamp,
+}
+
+impl Line {
+    /// That of jobs without a partition.
+    fn plain(lane: u32) -> Self {
+        Line { name: lane_member(lane, None), partition: None, first: Timestamp::MIN }
+    }
 }
 
 /// A page of one lane.
-struct Page {
+pub(crate) struct Page {
     /// The jobs, each with the number of its line.
-    jobs: Vec<(At, usize)>,
+    pub(crate) jobs: Vec<(At, usize)>,
     /// Whether there may be more.
-    more: bool,
+    pub(crate) more: bool,
 }
 
 impl Open {
@@ -59,13 +67,25 @@ impl Open {
                 Some(_) | None => None,
             };
             let limit = scan.limit.saturating_sub(seen.entries.len());
-            let lines = self.lines_of(queue, lane).await?;
             if limit == 0 {
-                // There is a line of a lower priority.
-                seen.more |= !lines.is_empty();
+                // There is a line of a lower priority, or there may be.
+                seen.more |=
+                    scan.lanes != Lanes::All || !self.lines_of(queue, lane).await?.is_empty();
                 continue;
             }
-            let page = self.page_of(&lines, after, limit).await?;
+            let (lines, page) = match scan.lanes {
+                Lanes::Heads => self.heads_of(queue, lane, after.as_ref(), limit).await?,
+                Lanes::Plain => {
+                    let line = vec![Line::plain(lane)];
+                    let page = self.page_of(&line, after, limit).await?;
+                    (line, page)
+                }
+                Lanes::All => {
+                    let lines = self.lines_of(queue, lane).await?;
+                    let page = self.page_of(&lines, after, limit).await?;
+                    (lines, page)
+                }
+            };
             for ((at, member), number) in page.jobs {
                 let Some(line) = lines.get(number) else { continue };
                 let id = job_of(&member)?;
@@ -95,17 +115,7 @@ impl Open {
             let heads = self.look(reads).await?.scored()?;
             self.heads.insert(queue.clone(), heads);
         }
-        let mut lines = Vec::new();
-        for (name, first) in self.heads.get(queue).into_iter().flatten() {
-            let (number, partition) = match name.split_once(' ') {
-                Some((number, partition)) => (number, Some(Key::new(partition)?)),
-                None => (name.as_str(), None),
-            };
-            if number.parse() == Ok(lane) {
-                lines.push(Line { name: name.clone(), partition, first: *first });
-            }
-        }
-        Ok(lines)
+        lines_among(self.heads.get(queue).into_iter().flatten(), lane)
     }
 
     /// The first jobs of these lines after a place, at most `limit`, and one at least where there is one.
@@ -178,4 +188,22 @@ impl Open {
         jobs.truncate(limit);
         Ok(Page { jobs, more })
     }
+}
+
+/// The lines of a lane among these heads.
+pub(crate) fn lines_among<'h>(
+    heads: impl Iterator<Item = &'h (String, Timestamp)>,
+    lane: u32,
+) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for (name, first) in heads {
+        let (number, partition) = match name.split_once(' ') {
+            Some((number, partition)) => (number, Some(Key::new(partition)?)),
+            None => (name.as_str(), None),
+        };
+        if number.parse() == Ok(lane) {
+            lines.push(Line { name: name.clone(), partition, first: *first });
+        }
+    }
+    Ok(lines)
 }

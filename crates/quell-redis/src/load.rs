@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_core::part::TaskKey;
-use quell_core::{Job, JobId, Result};
+use quell_core::{Job, JobId, QueueSettings, Result};
 use quell_engine::{KeyJobs, Row, RowName};
 
 use crate::busy::Busy;
 use crate::commit::{MESSAGE_ID, NEWEST, origin_field, starts_field, worker_field};
-use crate::keys::{slot_changes, task_key};
+use crate::keys::{slot_changes, slot_turns, task_key};
 use crate::open::{Cell, Open};
 use crate::row::{
     StoredAside, StoredHold, StoredRecord, decode_in_part, decode_job, decode_starts, from_json,
@@ -82,6 +82,12 @@ fn decode(name: &RowName, bytes: &[u8]) -> Result<Option<Row>> {
     }))
 }
 
+/// Whether the order of its partitions is all that limits attempts of a queue at once.
+fn counts_turns(settings: &QueueSettings) -> bool {
+    let has_slots = settings.concurrency.is_some() || settings.worker_concurrency.is_some();
+    settings.is_strict() && !has_slots
+}
+
 impl Open {
     /// Loads rows; those that are not there are left out.
     pub(crate) async fn load(&mut self, names: &BTreeSet<RowName>) -> Result<Vec<(RowName, Row)>> {
@@ -92,6 +98,10 @@ impl Open {
                 RowName::Key(key) => {
                     keys.push(key);
                     cells.extend(self.cells_of_key(key));
+                }
+                // An end only makes room, and the time of the last look is after it.
+                RowName::Turn(queue) if counts_turns(&self.known.settings(queue)) => {
+                    cells.push(Cell::new(self.keys().slots(), slot_turns(queue)));
                 }
                 RowName::Turn(queue) if self.known.settings(queue).limits_concurrency() => {
                     let fields = [queue.to_string(), slot_changes(queue)];

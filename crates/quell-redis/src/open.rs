@@ -22,6 +22,7 @@ use crate::look::{Looked, Read, read_fields};
 use crate::pack::{Item, list, pack};
 use crate::row::{corrupt, parse_number};
 use crate::shard::{Shard, Time};
+use crate::turns::Fronts;
 use crate::writes::Writes;
 
 /// The longest value that is sent to be compared; of longer ones it is the hash. Without it, steps
@@ -73,6 +74,8 @@ pub(crate) struct Open {
     pub(crate) lines: BTreeMap<JobId, String>,
     /// The heads of the lines of queues, as they were read.
     pub(crate) heads: BTreeMap<QueueName, Vec<(String, Timestamp)>>,
+    /// The first of them, of queues of strict order.
+    pub(crate) fronts: BTreeMap<QueueName, Fronts>,
     /// How far all jobs were listed.
     pub(crate) listing: Option<Listing>,
     /// What was read of the ticks of schedules.
@@ -113,6 +116,7 @@ impl Open {
             jobs: BTreeMap::new(),
             lines: BTreeMap::new(),
             heads: BTreeMap::new(),
+            fronts: BTreeMap::new(),
             listing: None,
             fired: BTreeMap::new(),
             ticks: BTreeMap::new(),

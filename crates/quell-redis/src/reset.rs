@@ -299,6 +299,7 @@ impl Open {
             vec![keys.leases(), keys.waiting(), keys.ended(), keys.dead(), keys.expiry()];
         let lanes: BTreeMap<&QueueName, ()> =
             self.known.lanes().map(|(_, lane)| (&lane.queue, ())).collect();
+        sets.extend(lanes.keys().map(|queue| keys.begun(queue)));
         let heads: Vec<String> = lanes.into_keys().map(|queue| keys.heads(queue)).collect();
         let reads = heads.iter().map(|heads| Read::lowest(heads.clone(), usize::MAX)).collect();
         let mut looked = self.look(reads).await?;

@@ -75,6 +75,7 @@ impl Sorted {
                 Some(Sorted { key: keys.plan(), order: Order::Lowest, of: schedule_name })
             }
             Index::Line(..)
+            | Index::Begun(_)
             | Index::Of(_)
             | Index::Ticks
             | Index::Fired(_)
@@ -234,6 +235,7 @@ impl Open {
     async fn scan_other(&mut self, scan: &Scan) -> Result<Seen> {
         match &scan.index {
             Index::Line(queue, task) => self.scan_line(queue, task, scan).await,
+            Index::Begun(queue) => self.scan_begun(queue, scan).await,
             Index::Fired(schedule) => self.scan_fired(schedule, scan).await,
             Index::Jobs => self.scan_jobs(scan).await,
             Index::Rows(kind) => self.scan_rows(*kind).await,

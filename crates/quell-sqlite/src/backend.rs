@@ -31,7 +31,7 @@ use crate::checkup::read_checkup;
 use crate::clock::HostClock;
 use crate::counts::{LaneState, read_counts};
 use crate::hot::enqueue::open_with_windows;
-use crate::hot::look::{Asked, Look, look, open_with_look};
+use crate::hot::look::{Asked, Look, look, looks_strict, open_with_look};
 use crate::hot::prune::look_for_old;
 use crate::hot::settle::open_with_success;
 use crate::names::Names;
@@ -179,7 +179,15 @@ impl Backend for SqliteBackend {
         true
     }
 
+    fn looks_before_claims(&self) -> bool {
+        self.has_hot_paths
+    }
+
     fn finds_jobs(&self) -> bool {
+        true
+    }
+
+    fn finds_lanes(&self) -> bool {
         true
     }
 
@@ -280,6 +288,13 @@ impl Backend for SqliteBackend {
         let asked = Asked::of(claim);
         if claim.limit == 0 || !self.hints.take(&claim.queue) {
             let before = self.look(now, &asked).await?;
+            if before.line.settings.is_strict() {
+                // R41: the engine knows whose turn it is.
+                if before.inbox_waits {
+                    drop(self.after_inbox(self.clock.time(now)?).await?);
+                }
+                return Ok(None);
+            }
             if !before.is_due() || claim.limit == 0 {
                 let (next, rated) = (before.line.next(), before.line.settings.limits_rate());
                 let now = before.line.now;
@@ -290,6 +305,11 @@ impl Backend for SqliteBackend {
             }
         }
         let (mut tx, looked) = self.write(open_with_look(self.clock.time(now)?, &asked)?).await?;
+        if looks_strict(&looked, &asked)? {
+            drop(tx);
+            drop(self.after_inbox(self.clock.time(now)?).await?);
+            return Ok(None);
+        }
         let (jobs, next, rated) = tx.claim(claim, &looked).await?;
         if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
             tx.due_now.push(claim.queue.clone());
@@ -333,7 +353,8 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         let asked = Asked { queue, tasks, worker: None, limit: 0 };
-        Ok(Some(self.look(now, &asked).await?.line.next()))
+        let line = self.look(now, &asked).await?.line;
+        Ok((!line.settings.is_strict()).then(|| line.next()))
     }
 
     /// Removes expired dedup keys where there are many and nothing else is old: a caller that triggers with

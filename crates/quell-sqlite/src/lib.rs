@@ -35,6 +35,7 @@ mod row;
 mod scan;
 mod schema;
 mod store;
+mod turns;
 mod tx;
 mod wal;
 mod watch;

@@ -9,7 +9,7 @@ use quell_core::{
     AlertName, JobFilter, JobId, JobState, Key, QueueName, Result, ScheduleName, TaskName,
     Timestamp, WorkerId,
 };
-use quell_engine::{Entry, Index, Kind, Note, Place, RowName, Scan, Seen};
+use quell_engine::{Entry, Index, Kind, Lanes, Note, Place, RowName, Scan, Seen};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
@@ -17,10 +17,11 @@ use crate::error::explain;
 use crate::load::id;
 use crate::names::{Names, base_lane};
 use crate::row::{get, signed, time};
+use crate::turns::{HEADS, begun};
 use crate::tx::Trip;
 
 /// Where a scan begins and ends in a table, by time and then by number.
-struct Range {
+pub(crate) struct Range {
     /// Only what comes after this.
     low: (i64, i64),
     /// Only what comes before this.
@@ -33,7 +34,7 @@ struct Range {
 }
 
 impl Range {
-    fn of(scan: &Scan) -> Self {
+    pub(crate) fn of(scan: &Scan) -> Self {
         let micros = |at: Option<Timestamp>| at.map(Timestamp::as_micros);
         let from = micros(scan.from).unwrap_or(i64::MIN);
         let to = micros(scan.to).unwrap_or(i64::MAX);
@@ -51,7 +52,7 @@ impl Range {
 
     /// Binds what an ascending scan needs: `?1` and `?2` what it comes after, `?3` and `?4` its first and
     /// last time, `?5` its limit.
-    fn ascending(&self, query: Trip) -> Trip {
+    pub(crate) fn ascending(&self, query: Trip) -> Trip {
         let query = query.bind(self.low.0).bind(self.low.1);
         query.bind(self.from.max(self.low.0)).bind(self.to).bind(self.limit)
     }
@@ -87,6 +88,8 @@ macro_rules! jobs_by {
     };
 }
 
+pub(crate) use jobs_by;
+
 /// The jobs in line of the partitions of a lane, `?6`, for which `$where` is true.
 macro_rules! jobs_of_partitions {
     ($where:literal) => {
@@ -108,6 +111,7 @@ macro_rules! jobs_of_partitions {
 pub(crate) async fn scan(db: &mut SqliteConnection, names: &Names, scan: &Scan) -> Result<Seen> {
     let entries = match &scan.index {
         Index::Line(queue, task) => line(db, names, scan, (queue, task)).await?,
+        Index::Begun(queue) => begun(db, names, scan, queue).await?,
         Index::Leases => leases(db, names, scan).await?,
         Index::Waiting => waiting(db, names, scan).await?,
         Index::Ended => ended(db, names, scan).await?,
@@ -143,12 +147,12 @@ fn within(mut entries: Vec<Entry>, scan: &Scan) -> Vec<Entry> {
     entries
 }
 
-async fn fetch(db: &mut SqliteConnection, query: Trip) -> Result<Vec<SqliteRow>> {
+pub(crate) async fn fetch(db: &mut SqliteConnection, query: Trip) -> Result<Vec<SqliteRow>> {
     query.fetch_all(db).await.map_err(|e| explain("read an index", e))
 }
 
 /// The entry of a job, as far as its columns can be decoded; none where its time cannot be.
-fn entry(row: &SqliteRow, note: Option<Note>) -> Result<Option<Entry>> {
+pub(crate) fn entry(row: &SqliteRow, note: Option<Note>) -> Result<Option<Entry>> {
     let name = RowName::Job(id(row, 0)?);
     let at = row.try_get::<i64, _>(1).ok().map(Timestamp::from_micros);
     Ok(at.map(|at| Entry { place: Place::at(at), name, note }))
@@ -161,7 +165,7 @@ fn note(row: &SqliteRow, lane: usize, names: &Names, state: JobState) -> Option<
     Some(Note { queue, task, state, partition: None, worker: None })
 }
 
-fn partition(row: &SqliteRow, index: usize) -> Option<Key> {
+pub(crate) fn partition(row: &SqliteRow, index: usize) -> Option<Key> {
     row.try_get::<Option<&str>, _>(index).ok().flatten().and_then(|name| Key::new(name).ok())
 }
 
@@ -191,9 +195,14 @@ async fn line(
         }
         let of_lane = Scan { after: after.cloned(), ..scan.clone() };
         let range = Range::of(&of_lane);
-        let is_first = after.is_none() && scan.from.is_none();
+        let of_partitions = if after.is_none() && scan.from.is_none() { FIRST } else { NEXT };
+        let statements: &[&str] = match scan.lanes {
+            Lanes::All => &[OF_LANE, of_partitions],
+            Lanes::Plain => &[OF_LANE],
+            Lanes::Heads => &[HEADS],
+        };
         let mut found = Vec::new();
-        for sql in [OF_LANE, if is_first { FIRST } else { NEXT }] {
+        for sql in statements.iter().copied() {
             for row in fetch(db, range.ascending(sqlx::query(sql)).bind(lane.id)).await? {
                 let (queue, task) = (queue.clone(), task.clone());
                 let (state, partition) = (JobState::Scheduled, partition(&row, 2));

@@ -15,6 +15,6 @@
 //! # }
 //! ```
 
-pub use quell_core::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use quell_core::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 
 pub use crate::operator::queues::Queue;

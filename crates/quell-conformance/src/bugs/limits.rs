@@ -1,8 +1,8 @@
 //! Bugs in the settings of queues and tasks: limits, rates, partitions and pauses.
 
 use quell_core::{
-    Answer, JobFilter, JobState, Key, Operation, QueueName, QueueSettings, Rate, Result, Store,
-    Timestamp, WorkerId,
+    Answer, JobFilter, JobState, Key, Operation, PartitionOrder, QueueName, QueueSettings, Rate,
+    Result, Store, Timestamp, WorkerId,
 };
 
 use super::store::at_once;
@@ -28,6 +28,7 @@ pub(super) const BUGS: &[Bug] = &[
                 *it = QueueSettings {
                     paused: it.paused,
                     debounce: it.debounce,
+                    partition_order: it.partition_order,
                     ..QueueSettings::default()
                 };
             });
@@ -140,6 +141,29 @@ pub(super) const BUGS: &[Bug] = &[
             settings.validate().is_err().then(|| Ok(Answer::SetQueue(())))
         })],
         ..Bug::new("TakesAnySettings", 40, "invalid settings are accepted and dropped")
+    },
+    Bug {
+        suite: &[
+            "r41_a_retry_holds_up_those_behind_it",
+            "r41_jobs_of_a_partition_start_one_at_a_time_in_the_order_of_acceptance",
+            "r41_whatever_brings_a_job_back_it_is_next",
+            "r26_r41_a_redriven_job_is_next",
+            "r28_r33_r41_a_job_in_front_holds_up_whoever_may_run_it",
+            "r41_a_delayed_job_holds_up_from_its_time_on",
+            "r41_claims_and_ends_that_race_keep_the_order",
+        ],
+        checker: &["P34"],
+        alone: true,
+        bends: &[Bend::Ask(|_, _, operation| {
+            settings(operation, |it| {
+                // One at a time, as they come.
+                if it.is_strict() {
+                    it.partition_order = PartitionOrder::ByPriority;
+                    it.partition_concurrency = Some(1);
+                }
+            });
+        })],
+        ..Bug::new("OvertakesRetries", 41, "a job starts while one before it waits for its retry")
     },
     Bug {
         suite: &["r32_a_deleted_queue_waits_until_it_is_set_again"],

@@ -12,8 +12,8 @@ use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, Payload, QueueName,
-    QueueSettings, Rate, When,
+    AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, PartitionOrder,
+    Payload, QueueName, QueueSettings, Rate, When,
 };
 
 use super::dead::{DeadOp, dead_op};
@@ -334,13 +334,16 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
         rate(),
         prop::bool::weighted(0.15),
         debounce,
+        prop::bool::weighted(0.3),
     )
         .prop_map(
-            |(concurrency, worker, partition, rate, partition_rate, paused, debounce)| {
+            |(concurrency, worker, partition, rate, partition_rate, paused, debounce, strict)| {
+                let order = PartitionOrder::default();
                 QueueSettings {
                     concurrency,
                     worker_concurrency: worker,
                     partition_concurrency: partition,
+                    partition_order: if strict { PartitionOrder::Strict } else { order },
                     rate,
                     partition_rate,
                     paused,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use quell_core::schedule::{CatchUp, ScheduleState};
-use quell_core::{QueueSettings, Rate};
+use quell_core::{PartitionOrder, QueueSettings, Rate};
 
 use super::plan::{Call, Harm, Network, Plan, Planned, Step, Stranger};
 
@@ -237,10 +237,12 @@ fn settings(rng: &mut Rng) -> QueueSettings {
     match rng.u8(..8) {
         0 | 1 => QueueSettings { paused: true, ..none },
         2 => QueueSettings { concurrency, ..none },
+        3 if concurrency == Some(2) => none.partition_order(PartitionOrder::Strict),
         3 => QueueSettings { concurrency, partition_concurrency: Some(1), ..none },
         4 => QueueSettings { concurrency, worker_concurrency: Some(1), ..none },
         5 => QueueSettings { rate, ..none },
         6 => QueueSettings { partition_rate: rate, ..none },
+        _ if concurrency == Some(1) => none.partition_order(PartitionOrder::Strict),
         _ => none,
     }
 }

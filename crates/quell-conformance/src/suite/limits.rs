@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_core::{
-    Batch, Claim, ClaimedJob, ErrorKind, NewTrigger, Outcome, QueueName, QueueSettings, Rate,
-    TaskSettings, Timestamp, WorkerId,
+    Batch, Claim, ClaimedJob, ErrorKind, NewTrigger, Outcome, PartitionOrder, QueueName,
+    QueueSettings, Rate, TaskSettings, Timestamp, WorkerId,
 };
 
 use crate::rig::{Rig, every_end, key, keyed, lease, plain, queue, secs, task};
@@ -373,6 +373,7 @@ pub async fn r32_all_settings_are_kept(rig: Rig) {
         concurrency: Some(40),
         worker_concurrency: Some(8),
         partition_concurrency: Some(5),
+        partition_order: PartitionOrder::ByPriority,
         rate: Some(Rate { limit: u32::MAX, period: Duration::from_micros(1) }),
         partition_rate: Some(Rate { limit: 1, period: Duration::MAX }),
         paused: true,

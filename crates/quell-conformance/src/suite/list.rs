@@ -133,6 +133,22 @@ macro_rules! rule_tests {
                     r32_all_settings_are_kept needs ExactLimits,
                     r40_limits_that_cannot_be_meant_are_refused needs ExactLimits,
                 ]
+                turns: [
+                    r41_jobs_of_a_partition_start_one_at_a_time_in_the_order_of_acceptance needs ExactLimits Priorities,
+                    r41_a_retry_holds_up_those_behind_it needs ExactLimits,
+                    r41_whatever_brings_a_job_back_it_is_next needs ExactLimits,
+                    r34_r41_an_end_in_front_lets_the_next_one_start needs ExactLimits Push,
+                    r41_a_delayed_job_holds_up_from_its_time_on needs ExactLimits,
+                    r28_r33_r41_a_job_in_front_holds_up_whoever_may_run_it needs ExactLimits,
+                    r26_r41_a_redriven_job_is_next needs ExactLimits,
+                    r11_r41_who_waits_for_its_key_holds_up_nobody needs ExactLimits,
+                    r07_r41_a_window_takes_its_place_when_it_is_due needs ExactLimits,
+                    r32_r41_the_order_is_live needs ExactLimits,
+                    r40_r41_an_order_of_several_at_a_time_is_refused needs ExactLimits,
+                    r31_r41_rates_hold_beside_the_order needs ExactLimits,
+                    r41_long_lines_and_many_retries_hold_up_nobody_else needs ExactLimits,
+                    r41_claims_and_ends_that_race_keep_the_order needs ExactLimits,
+                ]
                 failures: [
                     r21_r25_crashes_in_a_row_are_counted_until_an_attempt_reports,
                     r21_r25_a_job_whose_lease_expires_again_waits,

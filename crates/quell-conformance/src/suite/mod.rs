@@ -32,6 +32,7 @@ pub mod retention;
 pub mod schedule;
 pub mod traces;
 pub mod transactions;
+pub mod turns;
 pub mod unreadable;
 pub mod wake;
 pub mod window;

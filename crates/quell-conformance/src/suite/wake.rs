@@ -13,7 +13,7 @@ use super::limits::{per_partition, within};
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, queue, secs, task};
 
 /// The hints that have come so far: the earliest due time among those for the queue of the tests.
-fn received(wakeups: &mut Wakeups) -> Option<Timestamp> {
+pub(super) fn received(wakeups: &mut Wakeups) -> Option<Timestamp> {
     let mut earliest = None;
     while let Some(Some(hint)) = wakeups.next().now_or_never() {
         if hint.queue.is_none_or(|hinted| hinted == queue()) {
@@ -24,7 +24,7 @@ fn received(wakeups: &mut Wakeups) -> Option<Timestamp> {
 }
 
 /// Fails unless a hint has come that is no later than this second.
-async fn expect_hint(rig: &Rig, wakeups: &mut Wakeups, second: u64, after: &str) {
+pub(super) async fn expect_hint(rig: &Rig, wakeups: &mut Wakeups, second: u64, after: &str) {
     let due = received(wakeups);
     let in_time = due.is_some_and(|due| due <= Rig::START + secs(second));
     assert!(in_time, "no hint for second {second} after {after}: {due:?}\n{}", rig.dump().await);

@@ -121,10 +121,10 @@ impl State {
     }
 
     pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
-        let now = self.now();
-        self.limits.change_rates(queue, settings, now);
+        let (now, settings) = (self.now(), settings.completed());
+        self.limits.change_rates(queue, &settings, now);
         self.limits.queues.insert(queue.clone(), Some(settings.clone()));
-        let (name, settings) = (queue.clone(), settings.clone());
+        let name = queue.clone();
         self.push_event(|| Event::Queue { t: now, queue: name, settings });
         self.wake_all(queue.clone());
     }

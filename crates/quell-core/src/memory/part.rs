@@ -5,7 +5,7 @@
 //! would, and writes what differs between before and after, provided that what it loaded is still
 //! so. What a step may touch is said at each method; rows that are not there are taken as absent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,9 @@ pub struct Ids {
 pub struct Notifications {
     /// The earliest new due time of each queue; [`Timestamp::MIN`] where workers must look again.
     pub wakes: BTreeMap<QueueName, Timestamp>,
+    /// Queues of strict order in which a job that was due may be next in its partition, because the one
+    /// before it has left: its due time is nothing new (R41).
+    pub turns: BTreeSet<QueueName>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub next_tick: Option<Timestamp>,
     /// Jobs that ended.
@@ -127,6 +130,7 @@ impl Part {
             effects,
             pasts,
             limits,
+            turns,
             next_tick,
             ended,
             cancelled,
@@ -149,7 +153,7 @@ impl Part {
         StepResult {
             rows,
             next_id,
-            news: Notifications { wakes, next_tick, ended, cancelled, events },
+            news: Notifications { wakes, turns, next_tick, ended, cancelled, events },
         }
     }
 

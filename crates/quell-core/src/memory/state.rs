@@ -17,6 +17,7 @@ use crate::heartbeat::WorkerRow;
 use crate::idempotency::Record;
 use crate::record::no_longer_kept;
 use crate::schedule::{ScheduleInfo, Tick};
+use crate::turn::Turn;
 use crate::window::Window;
 use crate::{
     AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
@@ -55,6 +56,8 @@ pub(super) struct State {
     wakes: BTreeMap<QueueName, Timestamp>,
     /// Jobs that triggers of this step met.
     pub(super) met: BTreeSet<JobId>,
+    /// Queues of strict order in which another job may be next (R41).
+    pub(super) turns: BTreeSet<QueueName>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub(super) next_tick: Option<Timestamp>,
     /// Jobs that have ended since ends were last published.
@@ -96,6 +99,7 @@ impl State {
             workers: Vec::new(),
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
+            turns: BTreeSet::new(),
             next_tick: None,
             ended: Vec::new(),
             cancelled: Vec::new(),
@@ -200,12 +204,26 @@ impl State {
 
     fn update_row<R>(&mut self, id: JobId, change: impl FnOnce(&mut Arc<Job>) -> R) -> Option<R> {
         let job = self.jobs.get_mut(&id)?;
-        let before = place(job);
+        let (before, turn) = (place(job), job.turn());
         self.indexes.leave(job);
         let answer = change(job);
         self.indexes.enter(job);
+        let has_left = turn.is_some_and(|turn| leaves(turn, &before.3, job));
+        let lane = before.3.clone();
         self.note_change(id, Some(before));
+        if has_left {
+            self.free_turn(lane.0);
+        }
         Some(answer)
+    }
+
+    /// R41: another job of a partition may be next.
+    fn free_turn(&mut self, queue: QueueName) {
+        let settings = self.limits.queues.get(&queue).and_then(Option::as_ref);
+        if settings.is_some_and(QueueSettings::is_strict) {
+            self.turns.insert(queue.clone());
+            self.wake_all(queue);
+        }
     }
 
     fn replace(&mut self, job: Job) {
@@ -389,6 +407,14 @@ impl State {
         });
         (jobs > 0).then_some(KeyAdvice { jobs, triggers })
     }
+}
+
+/// Whether a job that was in this place of its partition lets another one come before it (R41).
+fn leaves(turn: Turn, was: &Lane, job: &Job) -> bool {
+    // What starts takes the partition's slot.
+    let starts = job.state == JobState::Running;
+    let is_elsewhere = job.queue != was.0 || job.partition != was.2;
+    !starts && (is_elsewhere || job.turn().is_none_or(|now| now > turn))
 }
 
 fn place(job: &Job) -> Place {

@@ -1,14 +1,15 @@
 //! Queues: which due jobs a worker may start next, and when it looks again (R30–R35).
 //!
 //! A worker's [`Claim`] names a queue and the tasks that the worker knows. [`line`](mod@line) chooses among the
-//! lanes of the queue, [`limit`] counts what the queue's settings leave free, and [`poll`] decides how
-//! long an idle worker sleeps.
+//! lanes of the queue, [`limit`] counts what the queue's settings leave free, [`turn`] orders the jobs of
+//! a partition, and [`poll`] decides how long an idle worker sleeps.
 
 mod claim;
 pub mod limit;
 pub mod line;
 pub mod poll;
 mod settings;
+pub mod turn;
 
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
-pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use settings::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};

@@ -21,6 +21,23 @@ pub struct Rate {
     pub period: Duration,
 }
 
+/// In which order the jobs of one partition start (R30, R41).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartitionOrder {
+    /// As all jobs of the queue: by priority, then by due time, then by id (R30).
+    #[default]
+    ByPriority,
+    /// One at a time, each after all before it have ended, retries included (R41).
+    Strict,
+}
+
+impl PartitionOrder {
+    fn is_default(&self) -> bool {
+        *self == PartitionOrder::default()
+    }
+}
+
 /// Live settings of a queue (R31–R33); they take hold at the next poll.
 ///
 /// ```
@@ -43,6 +60,11 @@ pub struct QueueSettings {
     pub worker_concurrency: Option<u32>,
     /// At most this many attempts of one partition of the queue at once, across all processes.
     pub partition_concurrency: Option<u32>,
+    /// In which order the jobs of one partition start. A strict order runs one at a time, so
+    /// [`partition_concurrency`](field@Self::partition_concurrency) is then 1, or left out.
+    // Left out where it says nothing: an earlier version refuses members that it does not know.
+    #[serde(skip_serializing_if = "PartitionOrder::is_default")]
+    pub partition_order: PartitionOrder,
     /// How often attempts of the queue may start.
     pub rate: Option<Rate>,
     /// How often attempts of one partition of the queue may start.
@@ -57,6 +79,7 @@ setters!(QueueSettings {
     concurrency? u32,
     worker_concurrency? u32,
     partition_concurrency? u32,
+    partition_order: PartitionOrder,
     rate? Rate,
     partition_rate? Rate,
     paused: bool,
@@ -71,6 +94,15 @@ impl QueueSettings {
     pub fn validate(&self) -> Result<()> {
         self.part("worker_concurrency", self.worker_concurrency)?;
         self.part("partition_concurrency", self.partition_concurrency)?;
+        if let Some(limit) =
+            self.partition_concurrency.filter(|limit| *limit > 1 && self.is_strict())
+        {
+            let message = format!(
+                "partition_concurrency is {limit}, and partition_order is strict, which runs one at a \
+                 time: leave partition_concurrency out, or set it to 1"
+            );
+            return Err(Error::invalid("partition_concurrency", message));
+        }
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
         match self.rate.zip(self.partition_rate) {
@@ -96,11 +128,35 @@ impl QueueSettings {
         }
     }
 
+    /// Whether the jobs of a partition start in a strict order (R41).
+    #[must_use]
+    pub fn is_strict(&self) -> bool {
+        self.partition_order == PartitionOrder::Strict
+    }
+
+    /// The same settings with what follows from them: a strict order has a partition concurrency of 1.
+    /// Stores keep these.
+    ///
+    /// ```
+    /// use quell_core::{PartitionOrder, QueueSettings};
+    ///
+    /// let settings = QueueSettings::default().partition_order(PartitionOrder::Strict);
+    /// assert_eq!(settings.completed().partition_concurrency, Some(1));
+    /// ```
+    #[must_use]
+    pub fn completed(&self) -> Self {
+        let mut settings = self.clone();
+        if self.is_strict() {
+            settings.partition_concurrency = Some(1);
+        }
+        settings
+    }
+
     /// Whether a settlement may make room for another start.
     #[must_use]
     pub fn limits_concurrency(&self) -> bool {
         let limits = [self.concurrency, self.worker_concurrency, self.partition_concurrency];
-        limits.iter().any(Option::is_some)
+        self.is_strict() || limits.iter().any(Option::is_some)
     }
 
     /// Whether starts must be put on record.
@@ -112,7 +168,7 @@ impl QueueSettings {
     /// Whether a partition may be full.
     #[must_use]
     pub fn limits_partitions(&self) -> bool {
-        self.partition_concurrency.is_some() || self.partition_rate.is_some()
+        self.is_strict() || self.partition_concurrency.is_some() || self.partition_rate.is_some()
     }
 }
 
@@ -233,6 +289,27 @@ mod tests {
     }
 
     #[test]
+    fn r40_r41_a_strict_order_runs_one_at_a_time() {
+        let strict = QueueSettings::default().partition_order(PartitionOrder::Strict);
+        let with = |limit: u32| strict.clone().partition_concurrency(limit);
+        assert!(strict.validate().is_ok() && with(1).validate().is_ok());
+        assert_eq!(with(2).validate().unwrap_err().field(), Some("partition_concurrency"));
+        assert_eq!(strict.completed(), with(1));
+        let loose = QueueSettings::default().partition_concurrency(3);
+        assert_eq!(loose.completed(), loose);
+    }
+
+    #[test]
+    fn r41_an_earlier_quell_reads_settings_without_a_strict_order() {
+        let text = serde_json::to_string(&QueueSettings::default()).unwrap();
+        assert!(!text.contains("partition_order"), "{text}");
+        let strict = QueueSettings::default().partition_order(PartitionOrder::Strict);
+        let text = serde_json::to_string(&strict).unwrap();
+        assert!(text.contains(r#""partition_order":"strict""#), "{text}");
+        assert_eq!(serde_json::from_str::<QueueSettings>(&text).unwrap(), strict);
+    }
+
+    #[test]
     fn r32_settings_of_an_older_quell_are_read() {
         let old = r#"{"concurrency":3,"paused":true,"debounce":null}"#;
         let expected =
@@ -266,6 +343,7 @@ mod tests {
             (QueueSettings { concurrency: one, ..none.clone() }, (true, false)),
             (QueueSettings { worker_concurrency: one, ..none.clone() }, (true, false)),
             (QueueSettings { partition_concurrency: one, ..none.clone() }, (true, false)),
+            (none.clone().partition_order(PartitionOrder::Strict), (true, false)),
             (QueueSettings { rate: per_second(1), ..none.clone() }, (false, true)),
             (QueueSettings { partition_rate: per_second(1), ..none }, (false, true)),
         ];

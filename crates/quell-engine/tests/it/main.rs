@@ -1,6 +1,7 @@
 //! The engine over ordered maps: the whole suite, the oracle and the simulation.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod begun;
 mod hot;
 
 use std::sync::{Arc, OnceLock};

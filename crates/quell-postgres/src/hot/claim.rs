@@ -161,7 +161,16 @@ const START_IDS: &str = concat!(
     until!("quell.tick($1, $2)", "$4"),
     "), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
-    start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null", grant!("$6")),
+    start!(
+        "j.id = any($7) and j.state + 0 = 0 and j.behind is null
+                    -- R31, R41: it is still where it was chosen.
+                    and exists (
+                        select from unnest($7::bigint[], $8::int[], $9::int[]) k (id, lane, part)
+                         where k.id = j.id and k.lane = j.lane_id
+                           and (k.part = j.partition_id
+                                or k.part = 2147483647 and j.partition_id <> 0))",
+        grant!("$6")
+    ),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 
@@ -342,8 +351,14 @@ impl Tx {
     pub(crate) async fn claim(&mut self, claim: &Claim, from: &Places) -> Result<Winding> {
         self.fold_inbox().await?;
         let queue = &claim.queue;
-        self.lock_queue(queue).await?;
+        let is_locked = self.lock_queue(queue).await?;
         let mut look = self.look(claim, from, claim.limit).await?;
+        let settings = &look.line.settings;
+        if !is_locked && (settings.limits_concurrency() || settings.limits_rate()) {
+            // They were set since: another claim may be at it.
+            self.lock_queue(queue).await?;
+            look = self.look(claim, from, claim.limit).await?;
+        }
         let room = claim.limit.min(look.line.settings.room(&look.line.taken.used));
         let (mut jobs, mut partitions, mut taken) = (Vec::new(), Vec::new(), Vec::new());
         let lanes = std::mem::take(&mut look.line.lanes);
@@ -403,7 +418,9 @@ impl Tx {
         let asked = Asked { seen: self.now, ..self.asked };
         let query = asked.bind(self.sql.query(START_IDS));
         let ids: Vec<i64> = chosen.iter().map(|(_, id, _)| *id).collect();
-        let query = bind_start(query, left, claim).bind(ids);
+        let lanes: Vec<i32> = chosen.iter().map(|(_, _, lane)| base_of(*lane)).collect();
+        let parts: Vec<i32> = chosen.iter().map(|(_, _, lane)| partition_of(*lane)).collect();
+        let query = bind_start(query, left, claim).bind(ids).bind(lanes).bind(parts);
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (Arc::clone(&self.names), Arc::clone(&self.sql));
         names.load(self.db(), &sql, started_lanes(&rows)?.into_iter()).await?;
@@ -439,13 +456,20 @@ impl Tx {
               order by due.due_at, due.id"
         );
         let candidates = Candidates::of(&look.line, lanes, left);
-        let lanes: Vec<i64> = candidates.lanes.iter().map(|(lane, _)| *lane).collect();
-        if lanes.is_empty() {
+        let lanes = candidates.lanes.iter().map(|(lane, _)| *lane);
+        // R41: of a partition of strict order, the look found the one job that may start.
+        let is_found = |lane: &i64| {
+            look.line.settings.is_strict() && !matches!(partition_of(*lane), 0 | ANY_PARTITION)
+        };
+        let (found, lanes): (Vec<i64>, Vec<i64>) = lanes.partition(is_found);
+        let found = found.iter().filter_map(|lane| Some((*look.from.get(lane)?, *lane)));
+        let found: Vec<Place> = found.map(|((due, id), lane)| (due, id, lane)).collect();
+        if lanes.is_empty() && found.is_empty() {
             return Ok(Vec::new());
         }
         let from = |lane: &i64| look.from.get(lane).copied().unwrap_or((Timestamp::MIN, 0));
         // Mostly each lane has its share, so that reading `left` of each is rarely needed.
-        for depth in [left / lanes.len() + 2, left.saturating_add(1)] {
+        for depth in [left / lanes.len().max(1) + 2, left.saturating_add(2)] {
             let query = self
                 .sql
                 .query(FIRST)
@@ -455,12 +479,17 @@ impl Tx {
                 .bind(i64::try_from(depth).unwrap_or(i64::MAX))
                 .bind(lanes.iter().map(|lane| from(lane).0.as_micros()).collect::<Vec<_>>())
                 .bind(lanes.iter().map(|lane| from(lane).1).collect::<Vec<_>>());
-            let mut places: Vec<Place> = Vec::new();
-            for row in &self.fetch("read due jobs", query).await? {
+            let mut places = found.clone();
+            let rows = match lanes[..] {
+                [] => Vec::new(),
+                _ => self.fetch("read due jobs", query).await?,
+            };
+            for row in &rows {
                 let lane = usize::try_from(get::<i64, _>(row, 2)?).ok();
                 let lane = lane.and_then(|index| lanes.get(index)).copied().unwrap_or_default();
                 places.push((time(row, 0)?, get(row, 1)?, lane));
             }
+            places.sort_unstable();
             if let Some((chosen, _)) = candidates.merge(&places, left, depth) {
                 let chosen: BTreeSet<i64> = chosen.into_iter().collect();
                 places.retain(|(_, id, _)| chosen.contains(id));
@@ -471,16 +500,16 @@ impl Tx {
     }
 
     /// R31, R35: a queue with limits is this claim's alone until it has committed. Other claims that
-    /// come meanwhile fail with the contention at once.
-    async fn lock_queue(&mut self, queue: &QueueName) -> Result<()> {
+    /// come meanwhile fail with the contention at once. Says whether it has any.
+    async fn lock_queue(&mut self, queue: &QueueName) -> Result<bool> {
         const LOCK: &str = concat!(
-            "select from quell.queue where name = $1 and ",
+            "select 1 from quell.queue where name = $1 and ",
             crate::hot::expire::limited!(),
             " for update nowait"
         );
         let query = self.sql.query(LOCK).bind(queue.as_str().to_owned());
-        let locked = self.run("lock a queue with limits", query).await;
-        locked.map_err(|error| match error.kind() {
+        let locked = self.fetch("lock a queue with limits", query).await;
+        locked.map(|rows| !rows.is_empty()).map_err(|error| match error.kind() {
             ErrorKind::Contention => error.at(format_args!("queue {queue}")),
             _ => error,
         })

@@ -17,7 +17,7 @@ use sqlx::postgres::PgRow;
 use crate::hot::look::{Look, Looking, joint};
 use crate::hot::trail::{At, Part};
 use crate::row::{blocked, get, optional_time, time};
-use crate::sql::PgQuery;
+use crate::sql::{PgQuery, Sql};
 use crate::tx::Tx;
 
 /// Partitions whose heads are replaced in one statement.
@@ -49,8 +49,8 @@ pub(crate) struct Heads {
 #[derive(Debug)]
 struct Unread {
     priority: i64,
-    /// The last head that was read, and its partition.
-    last: (At, i32),
+    /// The last head that was read.
+    last: Cursor,
     /// The partitions that have been read and have something due, each with its first job.
     due: Vec<(At, Key)>,
     is_over: bool,
@@ -67,11 +67,79 @@ macro_rules! of_partition {
     };
 }
 
+/// A place among the heads of a lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    /// The head's own place.
+    pub(crate) at: At,
+    /// Its partition.
+    pub(crate) partition: i32,
+}
+
+impl Cursor {
+    /// Before all heads.
+    pub(crate) const FIRST: Cursor = Cursor { at: (Timestamp::MIN, 0), partition: 0 };
+}
+
+/// Reads heads of lanes after these places, at most `page` of each, but for those of the partitions `full`:
+/// lane, partition and its name, the head, its first job, the first that its key lets start, and the lane's
+/// first head.
+pub(crate) fn heads_query(
+    sql: &Sql,
+    cursors: &[(i32, Cursor)],
+    full: &[i32],
+    page: usize,
+) -> PgQuery {
+    // The next claim begins at the first head of all, full partitions included.
+    const READ: &str = concat!(
+        "select l.id, h.partition_id, n.name, h.due_at, h.job_id, k.due_at, k.id,
+                j.due_at, j.id, l.first
+           from (select l.*, (
+                        select array[h.due_at, h.job_id] from quell.head h
+                         where h.lane_id = l.id
+                           and (h.due_at, h.job_id, h.partition_id)
+                               >= (l.due_at, l.job_id, l.partition_id)
+                         order by h.due_at, h.job_id, h.partition_id limit 1) as first
+                   from unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[])
+                        l (id, due_at, job_id, partition_id)) l
+           left join lateral (
+                select h.partition_id, h.due_at, h.job_id from quell.head h
+                 where h.lane_id = l.id
+                   and (h.due_at, h.job_id, h.partition_id)
+                       > (l.due_at, l.job_id, l.partition_id)
+                   and h.partition_id not in (select unnest($5::int[]))
+                 order by h.due_at, h.job_id, h.partition_id limit $6) h on true
+           left join lateral (
+                select j.due_at, j.id from quell.job j
+                 where ",
+        of_partition!("h.partition_id"),
+        "          and (j.due_at, j.id) >= (h.due_at, h.job_id)
+                 order by j.due_at, j.id limit 1) k on true
+           left join lateral (
+                select j.due_at, j.id from quell.job j
+                 where ",
+        of_partition!("h.partition_id"),
+        "          and (j.due_at, j.id) >= (k.due_at, k.id) and not ",
+        blocked!(),
+        "        order by j.due_at, j.id limit 1) j on true
+           left join quell.partition n on n.id = h.partition_id
+          order by h.due_at, h.job_id, h.partition_id"
+    );
+    let of = |get: fn(&Cursor) -> i64| {
+        cursors.iter().map(|(_, cursor)| get(cursor)).collect::<Vec<i64>>()
+    };
+    let query = sql.query(READ).bind(cursors.iter().map(|(lane, _)| *lane).collect::<Vec<i32>>());
+    let query = query.bind(of(|cursor| cursor.at.0.as_micros())).bind(of(|cursor| cursor.at.1));
+    let partitions = cursors.iter().map(|(_, cursor)| cursor.partition).collect::<Vec<i32>>();
+    let query = query.bind(partitions).bind(full.to_vec());
+    query.bind(i64::try_from(page).unwrap_or(i64::MAX))
+}
+
 impl Heads {
     pub(crate) fn new(looking: &Looking<'_>, look: &Look, full: Vec<i32>) -> Heads {
         let lanes = look.lanes.iter().map(|(lane, priority)| {
             // Just before the first one that is to be read.
-            let last = (looking.from.of_heads(*lane), 0);
+            let last = Cursor { at: looking.from.of_heads(*lane), partition: 0 };
             let (priority, due) = (*priority, Vec::new());
             (*lane, Unread { priority, last, due, is_over: false })
         });
@@ -87,51 +155,12 @@ impl Heads {
 
     /// The next page, if there is one; its rows are to be given to [`Heads::take`].
     pub(crate) fn next(&mut self, looking: &Looking<'_>) -> Option<PgQuery> {
-        // The next claim begins at the first head of all, full partitions included.
-        const READ: &str = concat!(
-            "select l.id, h.partition_id, n.name, h.due_at, h.job_id, k.due_at, k.id,
-                    j.due_at, j.id, l.first
-               from (select l.*, (
-                            select array[h.due_at, h.job_id] from quell.head h
-                             where h.lane_id = l.id
-                               and (h.due_at, h.job_id, h.partition_id)
-                                   >= (l.due_at, l.job_id, l.partition_id)
-                             order by h.due_at, h.job_id, h.partition_id limit 1) as first
-                       from unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[])
-                            l (id, due_at, job_id, partition_id)) l
-               left join lateral (
-                    select h.partition_id, h.due_at, h.job_id from quell.head h
-                     where h.lane_id = l.id
-                       and (h.due_at, h.job_id, h.partition_id)
-                           > (l.due_at, l.job_id, l.partition_id)
-                       and h.partition_id not in (select unnest($5::int[]))
-                     order by h.due_at, h.job_id, h.partition_id limit $6) h on true
-               left join lateral (
-                    select j.due_at, j.id from quell.job j
-                     where ",
-            of_partition!("h.partition_id"),
-            "          and (j.due_at, j.id) >= (h.due_at, h.job_id)
-                     order by j.due_at, j.id limit 1) k on true
-               left join lateral (
-                    select j.due_at, j.id from quell.job j
-                     where ",
-            of_partition!("h.partition_id"),
-            "          and (j.due_at, j.id) >= (k.due_at, k.id) and not ",
-            blocked!(),
-            "        order by j.due_at, j.id limit 1) j on true
-               left join quell.partition n on n.id = h.partition_id
-              order by h.due_at, h.job_id, h.partition_id"
-        );
         if self.unread.is_empty() {
             return None;
         }
-        let of = |get: fn(&Unread) -> i64| self.unread.values().map(get).collect::<Vec<i64>>();
-        let query = looking.sql.query(READ).bind(self.unread.keys().copied().collect::<Vec<_>>());
-        let query = query.bind(of(|lane| lane.last.0.0.as_micros())).bind(of(|lane| lane.last.0.1));
-        let partitions = self.unread.values().map(|lane| lane.last.1).collect::<Vec<i32>>();
-        let query = query.bind(partitions).bind(self.full.clone());
-        let page = i64::try_from(self.page).unwrap_or(i64::MAX);
-        Some(query.bind(page))
+        let cursors: Vec<(i32, Cursor)> =
+            self.unread.iter().map(|(id, lane)| (*id, lane.last)).collect();
+        Some(heads_query(looking.sql, &cursors, &self.full, self.page))
     }
 
     /// Takes the rows of a page to the lanes of the look; the names of the partitions that are new.
@@ -150,7 +179,7 @@ impl Heads {
                 continue;
             };
             let (id, head): (i64, At) = (joint(lane, partition), (time(row, 3)?, get(row, 4)?));
-            unread.last = (head, partition);
+            unread.last = Cursor { at: head, partition };
             *counts.entry(lane).or_default() += 1;
             let waits = at(row, 5)?;
             if head.0 <= self.now && (waits != Some(head) || self.seen.contains(&id)) {
@@ -187,16 +216,16 @@ impl Heads {
         let best = line.next().due;
         self.unread.retain(|_, lane| {
             let is_passed =
-                best.is_some_and(|best| best <= lane.last.0.0 && lane.last.0.0 > self.now);
+                best.is_some_and(|best| best <= lane.last.at.0 && lane.last.at.0 > self.now);
             // Of partitions that were not read no job comes before their heads.
-            let sure = lane.due.iter().filter(|(at, name)| *at <= lane.last.0 && has_room(name));
+            let sure = lane.due.iter().filter(|(at, name)| *at <= lane.last.at && has_room(name));
             !lane.is_over && !is_passed && sure.count() < enough
         });
     }
 }
 
 /// The place in two columns, if there is one.
-fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
+pub(crate) fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
     let due = optional_time(row, column)?;
     due.map(|due| Ok((due, get(row, column + 1)?))).transpose()
 }

@@ -19,6 +19,7 @@ use crate::leases::first_expiry;
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
 use crate::sql::{PgQuery, Sql};
+use crate::turns::read_turns;
 use crate::tx::{Asked, Tx, first, read};
 
 /// What a look at a queue showed.
@@ -179,7 +180,10 @@ impl Looking<'_> {
         if let Some(rate) = settings.rate {
             count_starts_of_queue(by, self, &mut look.line, rate).await?;
         }
-        if settings.limits_partitions() {
+        if settings.is_strict() {
+            read_turns(by, self, &mut look, full).await?;
+            look.line.lanes.sort_by_key(|lane| (-lane.priority, lane.id));
+        } else if settings.limits_partitions() {
             let mut heads = Heads::new(self, &look, full);
             while let Some(query) = heads.next(self) {
                 let rows = by.ask("read the heads of partitions", query).await?;

@@ -3,7 +3,8 @@
 use quell_conformance::Rig;
 use quell_conformance::rig::{plain, secs};
 use quell_core::{
-    Batch, Claimed, Key, NewTrigger, Now, Outcome, QueueSettings, Rate, Store, Timestamp, When,
+    Batch, Claimed, Key, NewTrigger, Now, Outcome, PartitionOrder, QueueSettings, Rate, Store,
+    Timestamp, When,
 };
 use quell_postgres::PostgresStore;
 use sqlx::AssertSqlSafe;
@@ -27,8 +28,11 @@ async fn trigger(store: &PostgresStore, now: Now, triggers: Vec<NewTrigger>) {
 }
 
 async fn limit_partitions(store: &PostgresStore, limit: u32) {
-    let settings = QueueSettings { partition_concurrency: Some(limit), ..QueueSettings::default() };
-    store.set_queue(&Rig::claim_of(1).queue, &settings).await.unwrap();
+    set(store, &QueueSettings::default().partition_concurrency(limit)).await;
+}
+
+async fn set(store: &PostgresStore, settings: &QueueSettings) {
+    store.set_queue(&Rig::claim_of(1).queue, settings).await.unwrap();
 }
 
 fn payloads(claimed: &Claimed) -> Vec<&str> {
@@ -47,11 +51,11 @@ fn crowd(scene: &Scene, partitions: u64) {
 
 /// The blocks that each claim reads that starts one job of a partition and ends it, beside the given
 /// number of partitions in which a job waits.
-async fn blocks_for_each_claim(partitions: u64) -> u64 {
+async fn blocks_for_each_claim(partitions: u64, settings: &QueueSettings) -> u64 {
     const CLAIMS: u64 = 40;
     let scene = Scene::new();
     let store = scene.one_session().await;
-    limit_partitions(&store, 1).await;
+    set(&store, settings).await;
     trigger(&store, None, vec![of("first")]).await;
     crowd(&scene, partitions);
     drop(store);
@@ -70,7 +74,17 @@ async fn blocks_for_each_claim(partitions: u64) -> u64 {
 
 #[tokio::test]
 async fn r31_a_claim_reads_few_of_the_partitions_that_wait() {
-    let (few, many) = (blocks_for_each_claim(200).await, blocks_for_each_claim(10_000).await);
+    let one = QueueSettings::default().partition_concurrency(1);
+    let few = blocks_for_each_claim(200, &one).await;
+    let many = blocks_for_each_claim(10_000, &one).await;
+    assert!(many < 2 * few, "{few} blocks a claim beside 200 partitions, {many} beside 10,000");
+}
+
+#[tokio::test]
+async fn r41_a_claim_reads_few_of_the_partitions_of_strict_order() {
+    let strict = QueueSettings::default().partition_order(PartitionOrder::Strict);
+    let few = blocks_for_each_claim(200, &strict).await;
+    let many = blocks_for_each_claim(10_000, &strict).await;
     assert!(many < 2 * few, "{few} blocks a claim beside 200 partitions, {many} beside 10,000");
 }
 

@@ -210,6 +210,7 @@ impl Asked<'_> {
             keys.starts(),
             keys.memories(),
             keys.expiry(),
+            keys.begun(self.queue),
         ]);
         // The script finds lines by the order of their keys.
         for (number, _) in &lanes {
@@ -244,8 +245,12 @@ fn ahead_of(limit: usize) -> usize {
     if limit == 0 { 0 } else { limit.saturating_mul(4).saturating_add(32) }
 }
 
-/// What a queue is held to, as the script reads it; none where a period is too long for it.
+/// What a queue is held to, as the script reads it; none where a period is too long for it, or the order
+/// of its partitions is strict (R41).
 fn limits(settings: &QueueSettings) -> Option<Vec<Item>> {
+    if settings.is_strict() {
+        return None;
+    }
     let count = |limit: Option<u32>| limit.map_or(Item::NOTHING, |limit| i64::from(limit).into());
     let rate = |rate: Option<Rate>| {
         let Some(Rate { limit, period }) = rate else {

@@ -1,8 +1,8 @@
 -- Which due jobs of a queue are next, in the order of R30 and within the limits of R31; `start.lua`
 -- starts them. With a limit of 0, only when the next one is due. `quell_core::line` has the rules.
 --
--- KEYS[4..11] are leases, counts, slots, what runs of keys, the heads of the queue's lines, logs of
--- starts, memories, and what expires; then come the lines of the lanes, and those of partitions that
+-- KEYS[4..12] are leases, counts, slots, what runs of keys, the heads of the queue's lines, logs of
+-- starts, memories, what expires, and what has started before; then come the lines of the lanes, and those of partitions that
 -- are asked with. Asked are how many, the length of the leases, the worker, the queue, its limits, the
 -- lanes by priority, the highest first, the lines of partitions that have a key here, how many lines
 -- the caller wants returned that may come next, the shapes whose starts are remembered, with their
@@ -25,9 +25,9 @@ local MOST_LINES, MOST_FULL = 4000, 256
 
 local lane_of, key_of = {}, {}
 for number, lane in ipairs(lanes) do
-  lane_of[lane[NAME]], key_of[lane[NAME]] = lane, KEYS[11 + number]
+  lane_of[lane[NAME]], key_of[lane[NAME]] = lane, KEYS[12 + number]
 end
-for number, name in ipairs(named) do key_of[name] = KEYS[11 + #lanes + number] end
+for number, name in ipairs(named) do key_of[name] = KEYS[12 + #lanes + number] end
 
 -- The starts that a rate counts: moments, and how many there were at each. `text` is how they were
 -- written, after `over` of them that count no more.

@@ -167,6 +167,8 @@ local function join_other(at, bytes)
   local is_common = row and row[LANE] == lane[NUMBER] and row[SHAPE] == 0
     and (row[PARTITION] or false) == lane[OF_PARTITION] and row[BOUND] == items[at + 5]
     and not row[ASKED] and not row[NOT_BEFORE] and not row[CLOSED] and row[SURPLUS] == 0
+    -- R41: the caller moves it among those that have started before.
+    and not (row[PARTITION] and row[STARTS] > 0)
   if not is_common then
     is_left = true
     answer(0, 0, 0, 0)

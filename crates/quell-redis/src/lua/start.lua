@@ -33,7 +33,7 @@ wrote = true
 local until_text = string.format('%.0f', now + length)
 local period_of = {}
 for _, shape in ipairs(remembered) do period_of[shape[1]] = shape[2] end
-local written, leases, memories, expiry = {}, {}, {}, {}
+local written, leases, memories, expiry, begun = {}, {}, {}, {}, {}
 -- What follows the first fields of a job that starts for the first time. Short rows are neither decoded
 -- nor encoded: a claim would take 1.3 to 1.7 times the server's processor time.
 local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, draw, worker, now + length, now)
@@ -58,6 +58,10 @@ local function start_key(id, field, period)
 end
 for number, id in ipairs(chosen) do
   local row = rows[number]
+  -- R41: it waits no longer to start again.
+  if row and row[PARTITION] and row[STARTS] > 0 then
+    begun[#begun + 1] = member(id) .. ' ' .. line_of[number].name
+  end
   written[2 * number - 1] = id
   written[2 * number] = row and started_row(row)
     or first_head .. string.sub(read[number], 3) .. first_start
@@ -66,6 +70,7 @@ for number, id in ipairs(chosen) do
 end
 many('HSET', KEYS[3], written)
 many('ZADD', KEYS[4], leases)
+many('ZREM', KEYS[12], begun)
 
 local runs = {}
 for field, running in pairs(running_of) do

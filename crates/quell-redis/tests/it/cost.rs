@@ -14,9 +14,9 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload,
-    Pruned, QueueName, QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName,
-    Timestamp, When,
+    Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome,
+    PartitionOrder, Payload, Pruned, QueueName, QueueSettings, Rate, Redrive, Retention,
+    Settlement, Store, TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -293,6 +293,41 @@ async fn r30_r31_a_claim_is_one_script_however_many_partitions_are_full() {
     let next = server.store.next_due(now, &queue(), &tasks).await.unwrap();
     assert_eq!(server.scripts(), one(), "a look");
     assert_eq!(next.due, Some(Rig::START + Duration::from_millis(8)));
+}
+
+/// The bytes that a claim of one job moves in a queue of strict order, beside this many partitions with
+/// lines of this length, each of one of two tasks.
+async fn moved_by_a_strict_claim(partitions: usize, each: usize) -> u64 {
+    let server = Server::start().await;
+    server.trigger(vec![plain("1")]).await;
+    let strict = QueueSettings::default().partition_order(PartitionOrder::Strict);
+    server.store.set_queue(&queue(), &strict).await.unwrap();
+    for chunk in 0..partitions / 20 {
+        let names = (20 * chunk..20 * chunk + 20).map(|number| (number, format!("p{number}")));
+        let line = |(number, name): (usize, String)| {
+            let task = task(["t", "u"][number % 2]);
+            vec![NewTrigger { partition: Some(key(&name)), task, ..plain("1") }; each]
+        };
+        // Lines that are due at one moment are read together.
+        let now = Rig::START + Duration::from_millis(u64::try_from(chunk).unwrap());
+        let batch = Batch { triggers: names.flat_map(line).collect(), dedup: None };
+        server.store.enqueue(Some(now), vec![batch]).await.unwrap().remove(0).unwrap();
+    }
+    assert_eq!(server.claim(1, 1).await.jobs.len(), 1);
+    let before = server.moved();
+    for _ in 0..8 {
+        assert_eq!(server.claim(2, 1).await.jobs.len(), 1);
+    }
+    (server.moved() - before) / 8
+}
+
+#[tokio::test]
+async fn r41_a_claim_of_a_strict_queue_moves_no_more_beside_more_partitions_or_longer_lines() {
+    let few = moved_by_a_strict_claim(80, 1).await;
+    let many = moved_by_a_strict_claim(5_000, 1).await;
+    assert!(many < 2 * few, "{few} bytes beside 80 partitions, {many} beside 5,000");
+    let long = moved_by_a_strict_claim(80, 60).await;
+    assert!(long < 2 * few, "{few} bytes beside lines of one job, {long} of sixty");
 }
 
 #[tokio::test]

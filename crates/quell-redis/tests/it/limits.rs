@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LIMITS: QueueSettings = QueueSettings {
     concurrency: Some(9),
     worker_concurrency: Some(3),
+    partition_order: quell_core::PartitionOrder::ByPriority,
     partition_concurrency: Some(2),
     rate: Some(Rate { limit: 40, period: Duration::from_millis(100) }),
     partition_rate: Some(Rate { limit: 7, period: Duration::from_millis(100) }),

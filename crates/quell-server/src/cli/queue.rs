@@ -53,6 +53,10 @@ pub struct SetArgs {
     /// Attempts at once of one partition.
     #[arg(long, value_name = "N|none", value_parser = number)]
     partition_concurrency: Option<Value>,
+    /// In which order the jobs of one partition start: `by_priority`, or `strict`, one at a time, each
+    /// after all before it have ended.
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    partition_order: Option<Value>,
     /// Starts per time, such as 100/1m.
     #[arg(long, value_name = "N/DURATION|none", value_parser = rate)]
     rate: Option<Value>,
@@ -69,6 +73,13 @@ fn number(text: &str) -> Result<Value, String> {
     }
     let number = text.parse::<u32>();
     number.map(Value::from).map_err(|_| format!("{text:?} is not a number, nor `none`"))
+}
+
+fn order(text: &str) -> Result<Value, String> {
+    match text {
+        "by_priority" | "strict" => Ok(Value::from(text)),
+        _ => Err(format!("{text:?} is no order: write `by_priority` or `strict`")),
+    }
 }
 
 fn rate(text: &str) -> Result<Value, String> {
@@ -94,6 +105,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
                 ("concurrency", args.concurrency),
                 ("worker_concurrency", args.worker_concurrency),
                 ("partition_concurrency", args.partition_concurrency),
+                ("partition_order", args.partition_order),
                 ("rate", args.rate),
                 ("partition_rate", args.partition_rate),
             ];
@@ -134,6 +146,7 @@ fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
         "concurrency",
         "worker_concurrency",
         "partition_concurrency",
+        "partition_order",
         "rate",
         "partition_rate",
     ];

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quell::queue::{QueueSettings, Rate};
+use quell::queue::{PartitionOrder, QueueSettings, Rate};
 use quell::trigger::Thresholds;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -24,6 +24,10 @@ pub(crate) struct QueueText {
     worker_concurrency: Option<u32>,
     /// Attempts at once of one partition.
     partition_concurrency: Option<u32>,
+    /// In which order the jobs of one partition start: `by_priority` as others, or `strict`, one at a
+    /// time, each after all before it have ended.
+    #[schema(value_type = Option<String>)]
+    partition_order: Option<PartitionOrder>,
     /// Starts in a time.
     rate: Option<RateText>,
     /// Starts in a time of one partition.
@@ -85,13 +89,14 @@ impl QueueText {
             concurrency: self.concurrency,
             worker_concurrency: self.worker_concurrency,
             partition_concurrency: self.partition_concurrency,
+            partition_order: self.partition_order.unwrap_or_default(),
             rate: self.rate.map(rate),
             partition_rate: self.partition_rate.map(rate),
             paused: self.paused.unwrap_or_default(),
             debounce: debounce.transpose()?,
         };
         settings.validate()?;
-        Ok(settings)
+        Ok(settings.completed())
     }
 }
 
@@ -102,10 +107,13 @@ pub(crate) fn write(settings: &QueueSettings) -> Map<String, Value> {
         let (min, max) = (duration::exact(debounce.min()), duration::exact(debounce.max()));
         json!({ "min": min, "max": max })
     };
+    // It follows from a strict order: without that it would stay.
+    let partition = settings.partition_concurrency.filter(|_| !settings.is_strict());
     let fields = [
         ("concurrency", json!(settings.concurrency)),
         ("worker_concurrency", json!(settings.worker_concurrency)),
-        ("partition_concurrency", json!(settings.partition_concurrency)),
+        ("partition_concurrency", json!(partition)),
+        ("partition_order", json!(settings.partition_order)),
         ("rate", settings.rate.map_or(Value::Null, rate)),
         ("partition_rate", settings.partition_rate.map_or(Value::Null, rate)),
         ("paused", json!(settings.paused)),
@@ -140,7 +148,9 @@ mod tests {
         let text = r#"{"concurrency":4,"worker_concurrency":2,"partition_concurrency":1,
             "rate":{"limit":5,"period":"1m30s"},"partition_rate":{"limit":1,"period":"250ms"},
             "paused":true,"debounce":{"min":"1s","max":"2s"}}"#;
-        for text in [text, "{}"] {
+        let strict = r#"{"partition_order":"strict"}"#;
+        assert_eq!(read(strict).unwrap().partition_concurrency, Some(1));
+        for text in [text, strict, "{}"] {
             let settings = read(text).unwrap();
             let written = Value::Object(write(&settings));
             assert_eq!(read(&written.to_string()).unwrap(), settings, "{written}");

@@ -19,6 +19,9 @@ pub struct Queue {
     pub worker_concurrency: Option<u32>,
     /// Attempts at once of one partition.
     pub partition_concurrency: Option<u32>,
+    /// In which order the jobs of one partition start, where that is not by priority: `strict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition_order: Option<String>,
     /// Starts in a time.
     pub rate: Option<Rate>,
     /// Starts in a time of one partition.
@@ -63,6 +66,7 @@ impl From<&QueueInfo> for Queue {
             concurrency: set.concurrency,
             worker_concurrency: set.worker_concurrency,
             partition_concurrency: set.partition_concurrency,
+            partition_order: set.is_strict().then(|| "strict".to_owned()),
             rate: set.rate.map(rate),
             partition_rate: set.partition_rate.map(rate),
             paused: set.paused,

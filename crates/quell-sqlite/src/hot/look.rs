@@ -151,12 +151,7 @@ pub(crate) async fn decode_look(
             lanes.push(DueLane { id, priority: get(row, 6)?, partition, first, later });
         }
     }
-    let settings = match get::<Option<&str>, _>(head, 3)? {
-        // R32: a queue that was deleted hands out nothing.
-        Some(_) if get(head, 4)? => QueueSettings { paused: true, ..QueueSettings::default() },
-        Some(text) => parse_settings(asked.queue.as_str(), text),
-        None => QueueSettings::default(),
-    };
+    let settings = settings_of(head, asked)?;
     let mut line = Line {
         now: time(head, 0)?,
         expiry: optional_time(head, 2)?,
@@ -172,6 +167,22 @@ pub(crate) async fn decode_look(
         line.lanes.sort_by_key(|lane| Reverse(lane.priority));
     }
     Ok(Look { inbox_waits: get(head, 1)?, line, stale })
+}
+
+/// The settings of the queue, from a row of a look.
+fn settings_of(row: &SqliteRow, asked: &Asked<'_>) -> Result<QueueSettings> {
+    Ok(match get::<Option<&str>, _>(row, 3)? {
+        // R32: a queue that was deleted hands out nothing.
+        Some(_) if get(row, 4)? => QueueSettings { paused: true, ..QueueSettings::default() },
+        Some(text) => parse_settings(asked.queue.as_str(), text),
+        None => QueueSettings::default(),
+    })
+}
+
+/// Whether partitions have a strict order (R41), by what a look brought.
+pub(crate) fn looks_strict(rows: &[SqliteRow], asked: &Asked<'_>) -> Result<bool> {
+    let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
+    Ok(settings_of(head, asked)?.is_strict())
 }
 
 /// Whether partitions have limits, so that their first jobs are read by themselves.

@@ -14,7 +14,8 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
     AlertName, AlertState, Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome,
-    Payload, QueueSettings, Rate, Receipt, Redrive, Retention, ScheduleName, Store, TaskSettings,
+    PartitionOrder, Payload, QueueSettings, Rate, Receipt, Redrive, Retention, ScheduleName, Store,
+    TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -83,6 +84,7 @@ async fn r31_a_worker_that_limits_hold_back_writes_nothing() {
         QueueSettings { concurrency: Some(1), ..none() },
         QueueSettings { worker_concurrency: Some(1), ..none() },
         QueueSettings { partition_concurrency: Some(1), ..none() },
+        none().partition_order(PartitionOrder::Strict),
         QueueSettings { rate: hourly, ..none() },
         QueueSettings { partition_rate: hourly, ..none() },
     ] {
@@ -275,6 +277,13 @@ async fn limited_work(rig: &mut Rig) {
         rig.trigger(NewTrigger { partition, ..keyed("p") }).await;
     }
     rig.at(70).claim().await;
+    rig.next_due().await;
+    // R41, with one job that waits for its retry.
+    rig.set_queue(QueueSettings::default().partition_order(PartitionOrder::Strict)).await;
+    for job in rig.at(110).reap().await.iter().take(1) {
+        rig.cancel(job.lease.job).await.unwrap();
+    }
+    rig.claim().await;
     rig.next_due().await;
     let longer = rate.map(|rate| Rate { period: Duration::from_secs(9), ..rate });
     rig.set_queue(QueueSettings { rate: longer, ..QueueSettings::default() }).await;

@@ -93,7 +93,9 @@ async fn counts_are_exact_at_every_moment_beside_any_changes() {
     let counted: u64 = store.counts().await.unwrap().iter().map(|counts| counts.jobs).sum();
     let mut db = scene.connect().await;
     let rows: i64 = fetch(&mut db, "select count(*) from quell_job").await;
-    assert!(rows > 20, "only {rows} jobs are left");
+    // How many are left is chance: prunes take some.
+    let made: i64 = fetch(&mut db, "select next_id from quell_meta").await;
+    assert!(made > 20, "only {made} jobs were made");
     assert_eq!(counted, u64::try_from(rows).unwrap());
     assert_eq!(fetch::<i64>(&mut db, "select wrong from quell_recount").await, 0);
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use quell_core::job::describe_reason;
 use quell_core::window::DueReason;
 use quell_core::{
-    ErrorKind, Job, JobFilter, JobId, JobState, Key, QueueSettings, Result, Timestamp,
+    ErrorKind, Job, JobFilter, JobId, JobState, Key, QueueName, QueueSettings, Result, Timestamp,
 };
 
 use crate::Quell;
 
-/// The most running jobs of a queue that are looked at for those of one partition.
-const MOST_RUNNING: usize = 1_000;
+/// The most jobs of a queue that are looked at for those of one partition.
+const MOST_OF_QUEUE: usize = 1_000;
 /// A clock that is less far ahead holds nothing up.
 const AHEAD: Duration = Duration::from_secs(1);
 
@@ -62,6 +62,11 @@ pub enum WaitReason {
         /// How many may.
         limit: u32,
     },
+    /// Another job of its partition goes first: the queue has a strict order (R41).
+    Turn {
+        /// That job.
+        job: JobId,
+    },
     /// The rate of its queue, or of its partition, lets the next one start later (R31).
     Rate {
         /// When.
@@ -98,6 +103,7 @@ impl WaitReason {
             WaitReason::TaskPaused => "task_paused",
             WaitReason::QueueFull { .. } => "queue_full",
             WaitReason::PartitionFull { .. } => "partition_full",
+            WaitReason::Turn { .. } => "turn",
             WaitReason::Rate { .. } => "rate",
             WaitReason::NoWorker => "no_worker",
             WaitReason::WorkersBusy { .. } => "workers_busy",
@@ -119,7 +125,9 @@ impl WaitReason {
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
         match self {
-            WaitReason::KeyRuns { job, .. } | WaitReason::OlderWindow { job } => Some(*job),
+            WaitReason::KeyRuns { job, .. }
+            | WaitReason::OlderWindow { job }
+            | WaitReason::Turn { job } => Some(*job),
             _ => None,
         }
     }
@@ -148,6 +156,9 @@ impl fmt::Display for WaitReason {
             }
             WaitReason::PartitionFull { running, limit } => {
                 write!(f, "its partition runs {running} attempts, and {limit} is the limit")
+            }
+            WaitReason::Turn { job } => {
+                write!(f, "job {job} of its partition goes first: their order is strict")
             }
             WaitReason::Rate { until } => write!(f, "the rate lets the next one start at {until}"),
             WaitReason::NoWorker => f.write_str("no worker takes jobs from its queue"),
@@ -345,29 +356,49 @@ impl Quell {
                 reasons.push(WaitReason::PartitionFull { running, limit });
             }
         }
+        if let (true, Some(partition)) = (settings.is_strict(), &job.partition) {
+            reasons.extend(self.before_it(job, partition).await?);
+        }
         Ok(reasons)
     }
 
+    /// A job of its partition that goes before it, among the newest of its queue and those that were
+    /// accepted just before it.
+    async fn before_it(&self, job: &Job, partition: &Key) -> Result<Option<WaitReason>> {
+        let Some(mine) = job.turn() else { return Ok(None) };
+        let mut waiting = self.some_of(&job.queue, JobState::Scheduled, Some(job.id)).await?;
+        waiting.extend(self.some_of(&job.queue, JobState::Scheduled, None).await?);
+        let of_partition = waiting.iter().filter(|one| one.partition.as_ref() == Some(partition));
+        let first = of_partition.filter_map(Job::turn).min().filter(|first| *first < mine);
+        Ok(first.map(|first| WaitReason::Turn { job: first.job() }))
+    }
+
     async fn running_in(&self, job: &Job, partition: &Key) -> Result<u64> {
-        let (mut running, mut before, mut seen) = (0, None, 0);
-        while seen < MOST_RUNNING {
-            let filter = JobFilter {
-                queue: Some(job.queue.clone()),
-                state: Some(JobState::Running),
-                before,
-                limit: JobFilter::MAX_PAGE,
-                ..JobFilter::default()
-            };
+        let running = self.some_of(&job.queue, JobState::Running, None).await?;
+        let of_partition = running.iter().filter(|one| one.partition.as_ref() == Some(partition));
+        Ok(u64::try_from(of_partition.count()).unwrap_or(u64::MAX))
+    }
+
+    /// Jobs of a queue in a state, the newest [`MOST_OF_QUEUE`] before this one.
+    async fn some_of(
+        &self,
+        queue: &QueueName,
+        state: JobState,
+        before: Option<JobId>,
+    ) -> Result<Vec<Job>> {
+        let (mut jobs, mut before) = (Vec::new(), before);
+        while jobs.len() < MOST_OF_QUEUE {
+            let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+            let filter = filter.queue(queue.clone()).state(state);
             let page = self.store().jobs(&filter).await?;
-            let of_partition = page.iter().filter(|one| one.partition.as_ref() == Some(partition));
-            running += u64::try_from(of_partition.count()).unwrap_or(u64::MAX);
-            seen += page.len();
+            let is_last = page.len() < JobFilter::MAX_PAGE;
             before = page.last().map(|last| last.id);
-            if page.len() < JobFilter::MAX_PAGE {
+            jobs.extend(page);
+            if is_last {
                 break;
             }
         }
-        Ok(running)
+        Ok(jobs)
     }
 
     /// Whether there are workers for the job's queue; and, where nothing else holds the job, whether
@@ -376,7 +407,7 @@ impl Quell {
         let workers = self.store().workers(self.clock().store_time()).await?;
         let seen = workers.rows.iter().filter(|row| !row.is_unseen(workers.now));
         // A row names the first queues only.
-        let takes = |queues: &[quell_core::QueueName]| {
+        let takes = |queues: &[QueueName]| {
             queues.contains(&job.queue) || queues.len() >= quell_core::heartbeat::MOST_QUEUES
         };
         let (mut busy, mut slots) = (0_u64, 0_u64);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell::job::WaitReason;
-use quell::queue::{QueueSettings, Rate};
+use quell::queue::{PartitionOrder, QueueSettings, Rate};
 use quell::store::{Claim, Claimed, Draw, Heartbeat};
 use quell::trigger::NewTrigger;
 use quell::worker::WorkerId;
@@ -82,7 +82,7 @@ impl Rig {
 async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let lists_all = !quell.store().capabilities().timed;
     let rig = Rig { quell };
-    let queues = ["due", "key", "pause", "gone", "full", "part", "rate", "busy", "free"];
+    let queues = ["due", "key", "pause", "gone", "full", "part", "turn", "rate", "busy", "free"];
     for name in queues {
         rig.beat(name, u32::from(name == "busy")).await;
     }
@@ -132,6 +132,23 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let (full, other) = (rig.accept(of("a")).await, rig.accept(of("b")).await);
     assert_eq!(rig.reasons(full).await, [WaitReason::PartitionFull { running: 1, limit: 1 }]);
     assert_eq!(rig.reasons(other).await, [WaitReason::NextClaim]);
+
+    rig.set("turn", QueueSettings::default().partition_order(PartitionOrder::Strict)).await;
+    let of = |payload: &str| NewTrigger {
+        partition: Some(Key::new("a").unwrap()),
+        payload: Payload::from_stored(payload),
+        ..Rig::trigger_in("turn")
+    };
+    let (first, second) = (rig.accept(of("1")).await, rig.accept(of("2")).await);
+    assert_eq!(rig.reasons(first).await, [WaitReason::NextClaim]);
+    assert_eq!(rig.reasons(second).await, [WaitReason::Turn { job: first }]);
+    let claimed = rig.claim("turn", 9).await;
+    assert_eq!(claimed.jobs.len(), 1);
+    let lease = quell::store::Lease { job: first, token: claimed.jobs[0].token };
+    let outcome = quell::store::Outcome::Snoozed { delay: secs(3_600) };
+    let settlement = quell::store::Settlement { lease, outcome };
+    rig.quell.store().settle(None, vec![settlement]).await?;
+    assert_eq!(rig.reasons(second).await, [WaitReason::Turn { job: first }]);
 
     rig.set("rate", QueueSettings::default().rate(Rate { limit: 1, period: secs(3_600) })).await;
     rig.accept(Rig::trigger_in("rate")).await;

@@ -138,3 +138,20 @@ async fn the_client_for_typescript_installs_as_its_page_says_and_its_types_fit()
     check.args(["run", "--silent", "check"]).current_dir(copy.path());
     succeeds(check).await;
 }
+
+/// Fedify's own suite, unchanged, and order beside a message that fails (R41).
+#[tokio::test]
+async fn r41_the_adapter_for_fedify_passes_its_suite_and_keeps_the_order() {
+    let copy = copy_of("typescript");
+    let example = copy.path().join("examples/fedify");
+    let tasks = std::fs::read_to_string(example.join("quell.toml")).unwrap();
+    let served = serve(&tasks).await;
+    let mut install = quell_services::npm().unwrap();
+    install.args(["install", "--no-audit", "--no-fund", "--silent"]).current_dir(&example);
+    succeeds(install).await;
+    let mut suite = quell_services::npm().unwrap();
+    suite.args(["test", "--silent"]).current_dir(&example);
+    suite.env("QUELL_SERVER", format!("http://{}", served.server.address()));
+    succeeds(suite).await;
+    served.server.stop().await.unwrap();
+}
