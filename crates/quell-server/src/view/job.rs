@@ -84,7 +84,7 @@ pub struct Job {
     /// The window that took it in.
     #[schema(value_type = Option<String>)]
     pub absorbed_by: Option<JobId>,
-    /// What went wrong last.
+    /// What went wrong last; none of a job that succeeded.
     pub error: Option<String>,
     /// Left out of lists that did not ask for it; null where there is none.
     #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ impl Job {
         Job {
             payload: Some(Document::from(&job.payload)),
             output: Some(job.output.as_ref().map(Document::from)),
-            error: job.error.clone(),
+            error: last_error(job.state, job.error.as_deref()).map(str::to_owned),
             ..Job::row(job)
         }
     }
@@ -138,11 +138,16 @@ impl Job {
             started_at: job.started_at.and_then(moment),
             ended_at: job.ended_at.and_then(moment),
             absorbed_by: job.absorbed_by,
-            error: job.error.as_deref().map(beginning),
+            error: last_error(job.state, job.error.as_deref()).map(beginning),
             output: None,
             traces: job.traces.iter().collect(),
         }
     }
+}
+
+/// The error that a job shows. One that succeeded after failures shows none; its attempts keep theirs.
+fn last_error(state: JobState, error: Option<&str>) -> Option<&str> {
+    error.filter(|_| state != JobState::Succeeded)
 }
 
 fn beginning(error: &str) -> String {
@@ -215,7 +220,7 @@ pub struct ResultOfJob {
     /// What it put out.
     #[schema(value_type = Document, required = false)]
     pub output: Option<Document>,
-    /// What went wrong last.
+    /// What went wrong last; none of a job that succeeded.
     pub error: Option<String>,
 }
 
@@ -226,7 +231,7 @@ impl From<&JobResult> for ResultOfJob {
             state: result.state,
             ended: result.is_ended(),
             output: result.output.as_ref().map(Document::from),
-            error: result.error.clone(),
+            error: last_error(result.state, result.error.as_deref()).map(str::to_owned),
         }
     }
 }
