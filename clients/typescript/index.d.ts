@@ -263,7 +263,7 @@ export interface Job {
   readonly signal: AbortSignal;
   /** Shows a value (4 KiB of JSON at most) with the job; sent with the next renewal. */
   progress(value: unknown): void;
-  /** Adds a line to the attempt's log; sent with the next renewal or a failure. */
+  /** Adds a line to the attempt's log; sent with the next renewal or the attempt's end. */
   log(line: string): void;
 }
 

@@ -6,6 +6,7 @@ import unittest
 from quell._job import ClaimedJob
 from quell._settlement import failed, succeeded
 from quell._state import FLUSH, KEEP_SECONDS, WIND_DOWN, WorkerState
+from quell._wire import Settled
 
 
 def claimed(lease, timeout=None):
@@ -62,7 +63,7 @@ class State(unittest.TestCase):
         for attempt in self.start("a", "b"):
             self.state.ended(attempt, succeeded(1), 0.0)
         batch = self.state.settlements(0.0)
-        self.state.settled(batch, {"a": "refused"})
+        self.state.settled(batch, {"a": Settled("refused")}, 0.0)
         self.assertEqual([one["lease"] for one in self.pending()], ["b"])
 
     def test_a_settlement_is_dropped_although_its_lease_is_renewed(self):
@@ -91,6 +92,26 @@ class State(unittest.TestCase):
         self.assertEqual(self.state.settlements_refused(batch, "why"), batch)
         self.assertEqual([one["lease"] for one in self.pending()], ["b"])
 
+    def test_one_settlement_of_a_request_that_is_not_taken_is_replaced_or_repeated(self):
+        for attempt in self.start("a", "b", "c"):
+            self.state.ended(attempt, succeeded(1), 0.0)
+        invalid, unknown = Settled("invalid", "too long"), Settled("unknown", "the server failed")
+        answers = {"a": invalid, "b": unknown, "c": Settled("succeeded")}
+        self.assertEqual(self.state.settled(self.state.settlements(0.0), answers, 0.0), [])
+        (replaced,) = self.pending()
+        self.assertEqual((replaced["lease"], replaced["outcome"]), ("a", "failed"))
+        self.assertIn("too long", replaced["error"])
+        batch = self.state.settlements(0.0)
+        self.assertEqual(self.state.settled(batch, {"a": invalid}, 0.0), batch)
+        (repeated,) = self.state.settlements(0.1)
+        self.assertEqual(json.loads(repeated.text)["lease"], "b")
+
+    def test_the_log_of_an_attempt_is_sent_with_any_settlement(self):
+        (one,) = self.start("a")
+        one.report.add_line("last words")
+        self.state.ended(one, succeeded(1), 0.0)
+        self.assertEqual(self.pending()[0]["log"], ["last words"])
+
     def test_a_settlement_that_always_fails_holds_up_no_other(self):
         def send(now):
             """Sends all that is due, to a server that fails each request with `bad`."""
@@ -101,7 +122,7 @@ class State(unittest.TestCase):
                 if "bad" in leases:
                     self.state.settlements_failed(batch, now)
                 else:
-                    self.state.settled(batch, dict.fromkeys(leases, "succeeded"))
+                    self.state.settled(batch, dict.fromkeys(leases, Settled("succeeded")), now)
             return requests
 
         for attempt in self.start("a", "b", "bad", "c", "d"):
@@ -170,7 +191,7 @@ class State(unittest.TestCase):
             attempt.expires = 1000.0
         self.assertEqual((self.state.free(), self.start("late", now=100.0)), (0, []))
         self.assertEqual(self.pending()[0]["outcome"], "released")
-        self.state.settled(self.state.settlements(0.0), {"late": "scheduled"})
+        self.state.settled(self.state.settlements(0.0), {"late": Settled("scheduled")}, 0.0)
         self.assertEqual((self.state.due(109.0), self.state.finished(True, 109.0)), ([], False))
         self.assertEqual(len(self.state.due(110.0)), 3)
         self.assertEqual(self.state.due(110.5), [])
@@ -180,7 +201,7 @@ class State(unittest.TestCase):
         outcomes = [(one["lease"], one["outcome"]) for one in self.pending()]
         self.assertEqual(outcomes, [("a", "released"), ("b", "released"), ("c", "released")])
         self.assertFalse(self.state.finished(False, 112.0))
-        self.state.settled(self.state.settlements(0.0), {"a": "", "b": "", "c": ""})
+        self.state.settled(self.state.settlements(0.0), dict.fromkeys("abc", Settled("")), 0.0)
         self.assertFalse(self.state.finished(True, 112.0), "a claim is in flight")
         self.assertTrue(self.state.finished(False, 112.0))
         self.assertTrue(self.state.finished(True, 110.0 + FLUSH))

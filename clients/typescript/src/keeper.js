@@ -129,10 +129,10 @@ export class Keeper {
       }
       const body = `{"settlements":[${batch.map(({ text }) => text).join(",")}]}`;
       try {
-        await this.#post("settle", body, MAX_REQUEST_MS);
-        this.#leases.settled(batch);
+        const { value } = await this.#post("settle", body, MAX_REQUEST_MS);
+        const error = this.#leases.settled(batch, value.settled, clock());
         backoff.reset();
-        this.#options.onRequest("settle");
+        this.#options.onRequest("settle", error);
       } catch (error) {
         if (this.#closed.signal.aborted) return;
         this.#options.onRequest("settle", error);

@@ -1,6 +1,7 @@
 // The leases that a worker holds: when to renew them, when they count as lost, and which
 // settlements wait for an acknowledgement. Invariant: no I/O and no clock; `now` is a parameter.
 
+import { QuellError } from "./errors.js";
 import { cut, objectText } from "./json.js";
 
 /** The most leases or settlements of one request. */
@@ -35,6 +36,8 @@ const MAX_REASON_LENGTH = 2_000;
  * most settlements of a request with it.
  * @typedef {{ lease: string, text: string }} Item
  * @typedef {{ lease: string, state: "held" | "lost" | "unknown" }} Renewed
+ * @typedef {{ lease: string, became: string, error?: { kind: string, message: string,
+ *   field?: string | null, id?: string | null } }} Settled
  */
 
 export class Leases {
@@ -96,8 +99,7 @@ export class Leases {
     const entry = this.#entries.get(lease);
     if (entry?.state !== "running") return;
     const lines = lastBytes([...entry.sending, ...entry.log]);
-    const log =
-      members["outcome"] === '"failed"' && lines.length > 0 ? JSON.stringify(lines) : undefined;
+    const log = lines.length > 0 ? JSON.stringify(lines) : undefined;
     const text = objectText({ lease: JSON.stringify(lease), ...members, log });
     this.#entries.set(lease, {
       state: "settling",
@@ -258,9 +260,31 @@ export class Leases {
     return batch;
   }
 
-  /** Removes acknowledged settlements. @param {Item[]} batch */
-  settled(batch) {
-    for (const { lease } of batch) this.#entries.delete(lease);
+  /**
+   * Removes acknowledged settlements. One that is wrong is handled as if it was refused alone, and
+   * one that the store failed for is repeated later. Returns the first such error.
+   * @param {Item[]} batch
+   * @param {Settled[]} answers
+   * @param {number} now
+   * @returns {QuellError | undefined}
+   */
+  settled(batch, answers, now) {
+    const byLease = new Map(answers.map((answer) => [answer.lease, answer]));
+    /** @type {QuellError | undefined} */
+    let first;
+    for (const item of batch) {
+      const answer = byLease.get(item.lease);
+      const became = answer?.became;
+      if (became !== "invalid" && became !== "unknown") {
+        this.#entries.delete(item.lease);
+        continue;
+      }
+      const error = answer?.error ?? { kind: became, message: became };
+      if (became === "invalid") this.refused([item], error.message);
+      else this.failed([item], now);
+      first ??= new QuellError(error);
+    }
+    return first;
   }
 
   /**

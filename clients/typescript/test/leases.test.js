@@ -104,7 +104,7 @@ test("a settlement is kept until it is acknowledged, and its lease is renewed me
   assert.deepEqual(leases.renewed(answer("lost", "a"), 10_000), [], "no handler is left to stop");
   assert.deepEqual(leases.renewals(20_000), []);
   assert.deepEqual(names(leases.settlements(0)), ["a"], "the answer to the settlement decides");
-  leases.settled(leases.settlements(0));
+  leases.settled(leases.settlements(0), [{ lease: "a", became: "refused" }], 0);
   assert.equal(leases.settling, 0);
 });
 
@@ -196,7 +196,7 @@ test("settlements that fail are repeated in halves with pauses, and others are s
       if (batch.length === 0) return requests;
       requests += 1;
       if (names(batch).includes("bad")) leases.failed(batch, now);
-      else leases.settled(batch);
+      else leases.settled(batch, [], now);
     }
   };
   assert.equal(send(), 1);
@@ -214,4 +214,29 @@ test("settlements that fail are repeated in halves with pauses, and others are s
   for (; now < from + 300_000; now = leases.settleAt()) requests += send();
   assert.ok(requests <= 20, `${requests} requests in 5 minutes`);
   assert.deepEqual(names(leases.settlements(now)), ["bad"]);
+});
+
+test("one settlement of a request that is not taken is replaced or repeated", () => {
+  const leases = settling("a", "b", "c");
+  const answers = [
+    { lease: "a", became: "invalid", error: { kind: "invalid", message: "too long" } },
+    { lease: "b", became: "unknown", error: { kind: "internal", message: "it failed" } },
+    { lease: "c", became: "succeeded" },
+  ];
+  const error = leases.settled(leases.settlements(0), answers, 0);
+  assert.deepEqual([error.kind, error.message], ["invalid", "too long"]);
+  const [replaced, ...others] = leases.settlements(0);
+  assert.deepEqual(others, []);
+  const { lease, outcome, error: text } = JSON.parse(replaced.text);
+  assert.deepEqual([lease, outcome], ["a", "failed"]);
+  assert.match(text, /too long/);
+  leases.settled([replaced], answers, 0);
+  assert.deepEqual(names(leases.settlements(100)), ["b"], "it is dropped if that is refused, too");
+});
+
+test("the last log lines of an attempt are sent with any settlement", () => {
+  const leases = holding("a");
+  leases.addLog("a", "last words");
+  leases.settle("a", { outcome: '"succeeded"' }, 0);
+  assert.deepEqual(JSON.parse(leases.settlements(0)[0].text).log, ["last words"]);
 });

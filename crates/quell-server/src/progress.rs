@@ -1,7 +1,7 @@
 //! What workers elsewhere report of attempts that run: their progress and their last log lines.
 //!
 //! It is kept in memory, for the page of a job; the next renewal brings it to another server. The
-//! log of a failed attempt is kept with its error.
+//! log of a failed attempt is kept with its error, that of another one in memory for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,13 +25,24 @@ pub(crate) struct Reported {
     at: Instant,
 }
 
-/// The reports of the attempts that run.
+/// The reports of the attempts that run, and the logs of those that ended without a failure.
 #[derive(Debug, Default)]
-pub(crate) struct Reports(Mutex<BTreeMap<Lease, Reported>>);
+pub(crate) struct Reports {
+    running: Mutex<BTreeMap<Lease, Reported>>,
+    ended: Mutex<Logs>,
+}
+
+/// Logs of attempts that have ended, the oldest first.
+#[derive(Debug, Default)]
+struct Logs(VecDeque<(Lease, Vec<String>)>);
 
 impl Reports {
     fn reports(&self) -> MutexGuard<'_, BTreeMap<Lease, Reported>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Logs> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a report of an attempt.
@@ -59,22 +70,44 @@ impl Reports {
         self.reports().get(&lease).cloned()
     }
 
-    /// Removes the reports of an attempt that has ended.
-    pub(crate) fn end(&self, lease: Lease) {
-        self.reports().remove(&lease);
+    /// Removes the reports of an attempt that has ended. Where its last lines are given, its log is kept
+    /// for a while.
+    pub(crate) fn end(&self, lease: Lease, last: Option<Vec<String>>) {
+        let before = self.reports().remove(&lease);
+        let Some(lines) = last else { return };
+        let log = joined(before, lines);
+        if log.is_empty() {
+            return;
+        }
+        let mut ended = self.ended();
+        if ended.0.len() >= MOST {
+            ended.0.pop_front();
+        }
+        ended.0.push_back((lease, log));
+    }
+
+    /// The log of an attempt that has ended.
+    pub(crate) fn log_of(&self, lease: Lease) -> Option<Vec<String>> {
+        let ended = self.ended();
+        ended.0.iter().rev().find(|(one, _)| *one == lease).map(|(_, log)| log.clone())
     }
 }
 
 /// An error with the log lines that led to it.
 pub(crate) fn with_log(error: String, before: Option<Reported>, lines: Vec<String>) -> String {
+    let lines = joined(before, lines);
+    if lines.is_empty() {
+        return error;
+    }
+    format!("{error}\nlog: {}", lines.join("\n     "))
+}
+
+/// The whole log of an attempt, within the bound.
+fn joined(before: Option<Reported>, lines: Vec<String>) -> Vec<String> {
     let mut log = before.map(|reported| reported.log).unwrap_or_default();
     log.extend(tail(lines));
     shorten(&mut log);
-    if log.is_empty() {
-        return error;
-    }
-    let lines: Vec<String> = log.into();
-    format!("{error}\nlog: {}", lines.join("\n     "))
+    log.into()
 }
 
 /// What a line takes besides its text, at most.
@@ -132,8 +165,11 @@ mod tests {
         assert_eq!(log(2), ["ä".repeat(MAX_OUTPUT / 2)]);
         let before = reports.of_attempt(lease(1, 1));
         assert_eq!(before.as_ref().unwrap().progress, Some(Payload::from_stored("1")));
-        reports.end(lease(1, 1));
+        reports.end(lease(1, 1), Some(vec!["last".to_owned()]));
         assert!(reports.of_attempt(lease(1, 1)).is_none());
+        assert_eq!(reports.log_of(lease(1, 1)).unwrap(), ["first", "last"]);
+        reports.end(lease(1, 2), None);
+        assert!(reports.of_attempt(lease(1, 2)).is_none() && reports.log_of(lease(1, 2)).is_none());
         assert_eq!(with_log("e".into(), before, vec!["last".into()]), "e\nlog: first\n     last");
     }
 
@@ -145,6 +181,11 @@ mod tests {
         }
         assert_eq!(reports.reports().len(), MOST);
         let is_kept = |job| reports.of_attempt(lease(job, 1)).is_some();
+        assert!(!is_kept(500) && is_kept(501));
+        for job in 1..=1_500 {
+            reports.end(lease(job, 1), Some(vec![format!("of {job}")]));
+        }
+        let is_kept = |job| reports.log_of(lease(job, 1)).is_some();
         assert!(!is_kept(500) && is_kept(501));
     }
 }

@@ -9,6 +9,7 @@ from . import _wire
 from ._api import Request, T, path
 from ._http import Transport
 from ._job import ClaimedJob
+from ._wire import Settled
 
 SETTLE_TIMEOUT = 15.0
 LEAVE_TIMEOUT = 3.0
@@ -32,8 +33,8 @@ class WorkerCalls:
         # Short, so that a lost renewal can be repeated while the lease lasts.
         return self._post("renew", body, min(max(self._lease / 2, 1.0), 10.0), _wire.read_states)
 
-    def settle(self, settlements: Sequence[str]) -> dict[str, str]:
-        """Settles jobs, given as JSON texts, and returns what each became, by lease."""
+    def settle(self, settlements: Sequence[str]) -> dict[str, Settled]:
+        """Settles jobs, given as JSON texts, and returns the answer to each, by lease."""
         body = _wire.settle_body(settlements)
         return self._post("settle", body, SETTLE_TIMEOUT, _wire.read_settled)
 

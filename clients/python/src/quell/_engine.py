@@ -213,18 +213,25 @@ class Engine:
                 return
             dropped = self._state.settlements_refused(batch, error.message)
             self._changed.notify()
+        self._log_dropped(dropped)
+
+    def _log_dropped(self, dropped: Iterable[Pending]) -> None:
         for pending in dropped:
             log.error("dropped the settlement of job %s", pending.attempt.job.id)
 
     def _settle(self, batch: list[Pending]) -> None:
-        became = self._calls.settle([one.text for one in batch])
+        answers = self._calls.settle([one.text for one in batch])
         for pending in batch:
-            if became.get(pending.attempt.job.lease) == "refused":
+            answer = answers.get(pending.attempt.job.lease)
+            if answer is not None and answer.became == "refused":
                 log.info("settlement of job %s refused: lease over", pending.attempt.job.id)
+            elif answer is not None and answer.why:
+                log.warning("settlement of job %s not taken: %s", pending.attempt.job.id, answer.why)
         with self._lock:
-            self._state.settled(batch, became)
+            dropped = self._state.settled(batch, answers, time.monotonic())
             self._slot_free.notify()
             self._changed.notify()
+        self._log_dropped(dropped)
 
     # Deadlines, and the shutdown
 

@@ -68,7 +68,7 @@ class Settlement:
     def text(self, lease: str, log: list[str] | None = None) -> str:
         """Writes it for a lease. `log` is the lines that no renewal has delivered."""
         fields = dict(self._fields)
-        if self.outcome == "failed" and log:
+        if log:
             fields["log"] = log
         return write_object({"lease": lease, "outcome": self.outcome, **fields})
 

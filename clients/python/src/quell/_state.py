@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ._attempt import Attempt, NewRun, Pending, Renewal
 from ._job import ClaimedJob
 from ._settlement import RELEASED, Settlement, failed, timed_out
-from ._wire import renewed_lease
+from ._wire import Settled, renewed_lease
 
 MAX_BATCH = 1000
 MAX_BATCH_BYTES = 512 * 1024
@@ -216,11 +216,26 @@ class WorkerState:
         """Returns the seconds until a settlement is due, at most one."""
         return min([1.0, *(one.due - now for one in self._pending.values())])
 
-    def settled(self, batch: Sequence[Pending], became: Mapping[str, str]) -> None:
-        """Forgets the settlements that the server has answered."""
+    def settled(
+        self, batch: Sequence[Pending], answers: Mapping[str, Settled], now: float
+    ) -> list[Pending]:
+        """Forgets the settlements that the server has taken or refused for good.
+
+        One that is wrong is handled as if it was refused alone, and returned if it is dropped. One
+        that the store failed for is repeated later.
+        """
+        dropped: list[Pending] = []
         for pending in batch:
-            if pending.attempt.job.lease in became:
-                self._pending.pop(pending.attempt.job.lease, None)
+            lease = pending.attempt.job.lease
+            if (answer := answers.get(lease)) is None:
+                continue
+            if answer.became == "invalid":
+                dropped += self.settlements_refused([pending], answer.why)
+            elif answer.became == "unknown":
+                self.settlements_failed([pending], now)
+            else:
+                self._pending.pop(lease, None)
+        return dropped
 
     def settlements_failed(self, batch: Sequence[Pending], now: float) -> None:
         """Repeats settlements in halves, where a repeat of the request would fail as well.

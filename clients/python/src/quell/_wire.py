@@ -30,6 +30,14 @@ CLAIM_WAIT = 20.0
 """The seconds that a claim waits at the server where no job is due."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """The answer to one settlement: what the job became, and why it was not taken."""
+
+    became: str
+    why: str = ""
+
+
 def default_name() -> str:
     """Returns a name for this process that no other has: host, process id, random letters."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "", socket.gethostname())[:100] or "host"
@@ -122,6 +130,11 @@ def read_states(text: str) -> dict[str, str]:
     return {one["lease"]: one["state"] for one in loads(text)["leases"]}
 
 
-def read_settled(text: str) -> dict[str, str]:
-    """Reads what each settled job became, by lease."""
-    return {one["lease"]: one["became"] for one in loads(text)["settled"]}
+def read_settled(text: str) -> dict[str, Settled]:
+    """Reads the answer to each settlement, by lease."""
+    return {one["lease"]: _read_one_settled(one) for one in loads(text)["settled"]}
+
+
+def _read_one_settled(answer: dict[str, Any]) -> Settled:
+    error = answer.get("error") or {}
+    return Settled(answer["became"], error.get("message", ""))

@@ -32,16 +32,22 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
 }
 
 impl JsonBody {
-    /// Its bytes, if they are JSON by the request's `content-type`, within the bounds of size and depth.
-    pub(super) fn read(self) -> Result<Bytes, ApiError> {
+    /// Its bytes, if they are JSON by the request's `content-type`, within the bound of size. The caller
+    /// bounds the depth.
+    pub(super) fn read_of_any_depth(self) -> Result<Bytes, ApiError> {
         if !self.is_json {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(ApiError::new(status, "content-type", "send application/json"));
         }
-        let body = self.bytes.map_err(|rejection| {
+        self.bytes.map_err(|rejection| {
             let status = rejection.status();
             ApiError::new(status, "body", format!("cannot read the body: {rejection}"))
-        })?;
+        })
+    }
+
+    /// The same within the bounds of size and depth.
+    pub(super) fn read(self) -> Result<Bytes, ApiError> {
+        let body = self.read_of_any_depth()?;
         if depth(&body) > MAX_DEPTH {
             let message = format!("the body has more than {MAX_DEPTH} nested levels, the limit");
             return Err(ApiError::new(StatusCode::BAD_REQUEST, "body", message));

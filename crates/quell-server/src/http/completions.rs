@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
-use super::pull::{AskedSettlement, count};
+use super::settle::{AskedSettlement, count};
 use crate::alerts::Tally;
 use crate::handlers::{Handler, completion};
 use crate::progress::Reports;
@@ -119,9 +119,13 @@ impl Completions {
         }
         match self.tasks.settle(overdue.clone()).await {
             Ok(settled) => {
-                for ((lease, outcome), settled) in overdue.iter().zip(&settled) {
+                for ((lease, outcome), settled) in overdue.iter().zip(settled) {
+                    // One that the store can never take ends by its lease.
                     self.watched.expected().remove(lease.lease);
-                    count(&self.tally, &self.tasks, lease, outcome, settled);
+                    match settled {
+                        Ok(settled) => count(&self.tally, &self.tasks, lease, outcome, &settled),
+                        Err(error) => warn!(%error, "an overdue attempt could not be ended"),
+                    }
                 }
                 None
             }
@@ -196,9 +200,9 @@ async fn complete(
     let tasks = &api.completions.tasks;
     let settled = tasks.settle(vec![(lease.clone(), outcome.clone())]).await?;
     api.completions.watched.expected().remove(lease.lease);
-    match settled.first() {
+    match settled.into_iter().next().transpose()? {
         Some(settled) if settled.became != SettledAs::Refused => {
-            count(&api.completions.tally, tasks, &lease, &outcome, settled);
+            count(&api.completions.tally, tasks, &lease, &outcome, &settled);
             Ok(Json(view::SettledJob::new(name, &settled.became)))
         }
         _ => {

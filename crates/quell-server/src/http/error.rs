@@ -14,6 +14,8 @@ use tracing::error;
 use utoipa::ToSchema;
 use utoipa::openapi::{Content, Ref, RefOr, Response as Documented, ResponseBuilder};
 
+use crate::view;
+
 /// Why a request was refused or failed: problem details (RFC 9457), and the same for programs as `error`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Problem {
@@ -131,6 +133,17 @@ impl From<quell::Error> for ApiError {
         }
         match error.kind() {
             ErrorKind::Invalid => {
+impl From<&ApiError> for view::SettlementError {
+    fn from(error: &ApiError) -> Self {
+        view::SettlementError {
+            kind: error.kind.to_owned(),
+            field: error.field.clone(),
+            message: error.message.clone(),
+            id: error.id.clone(),
+        }
+    }
+}
+
                 let field = error.field().unwrap_or("request");
                 let too_large = field == "payload" && message.contains("limit");
                 let status = if too_large {

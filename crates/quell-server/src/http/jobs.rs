@@ -8,7 +8,6 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use quell::job::{ExplainTarget, JobFilter};
-use quell::store::Lease;
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, QueueName, TaskName};
 
@@ -230,11 +229,7 @@ async fn explanation(
             "nothing is known of it: no such job, or it was removed or discarded",
         )
     })?;
-    if shown.job.state == JobState::Running {
-        let current = shown.attempts.last().filter(|attempt| attempt.ended_at.is_none());
-        let lease = current.map(|attempt| Lease { job: shown.job.id, token: attempt.token });
-        shown.running = lease.and_then(|lease| api.pull.progress(lease));
-    }
+    api.pull.add_reports(&mut shown);
     let (task, queue) = (shown.job.task.clone(), shown.job.queue.clone());
     match api.tasks.get(&task).map(|declared| declared.checked.queue()) {
         None => shown.wait_for("task_undeclared", format!("this server declares no task {task}")),

@@ -19,6 +19,7 @@ mod queues;
 mod results;
 mod schedules;
 mod sources;
+mod settle;
 mod triggers;
 mod unreadable;
 mod workers;
@@ -168,7 +169,7 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(workers::list))
         .routes(routes!(pull::claim))
         .routes(routes!(pull::renew))
-        .routes(routes!(pull::settle))
+        .routes(routes!(settle::settle))
         .routes(routes!(pull::leave))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))

@@ -1,4 +1,5 @@
-//! Workers elsewhere: they claim jobs by long poll, renew their leases and settle them.
+//! Workers elsewhere: they claim jobs by long poll, renew their leases, and leave. `settle` takes the
+//! ends of their attempts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +7,10 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell::store::{Lease, SettledAs};
+use quell::store::Lease;
 use quell::worker::WorkerId;
-use quell::worker::pull::{
-    MAX_LEASE, MIN_LEASE, PullClaim, PullLease, PullOutcome, PullProcess, PullSettled, PullTasks,
-};
-use quell::{Payload, TaskName};
+use quell::worker::pull::{MAX_LEASE, MIN_LEASE, PullClaim, PullLease, PullProcess, PullTasks};
+use quell::{JobState, Payload, TaskName};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
@@ -19,9 +18,9 @@ use utoipa::ToSchema;
 use super::Api;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
-use super::triggers::{known_task, length};
+use super::triggers::{length, listed, shortened};
 use crate::alerts::Tally;
-use crate::progress::{MAX_PROGRESS, Reports, with_log};
+use crate::progress::{MAX_PROGRESS, Reports};
 use crate::view;
 
 /// How long a claim waits that does not say so.
@@ -33,9 +32,9 @@ const MOST_WAITING: usize = 768;
 /// What the routes of pull workers share.
 #[derive(Clone, Debug)]
 pub struct Pull {
-    tasks: PullTasks,
-    tally: Arc<Tally>,
-    reports: Arc<Reports>,
+    pub(super) tasks: PullTasks,
+    pub(super) tally: Arc<Tally>,
+    pub(super) reports: Arc<Reports>,
     /// The term of leases that do not name one.
     lease: Duration,
     /// Places for claims that wait.
@@ -56,11 +55,41 @@ impl Pull {
         self.tasks.queue_of(task).is_some() && !self.tasks.is_run(task)
     }
 
+    /// Adds what workers have reported of a job's attempts.
+    pub(super) fn add_reports(&self, shown: &mut view::Explanation) {
+        let job = shown.job.id;
+        let tokens: Vec<_> =
+            shown.attempts.iter().map(|one| (one.token, one.ended_at.is_some())).collect();
+        for (token, has_ended) in tokens {
+            let lease = Lease { job, token };
+            if has_ended && let Some(log) = self.reports.log_of(lease) {
+                shown.log_of_attempt(token, log);
+            } else if !has_ended && shown.job.state == JobState::Running {
+                shown.running = self.progress(lease);
+            }
+        }
+    }
+
     /// What a worker has reported of an attempt that runs.
-    pub(super) fn progress(&self, lease: Lease) -> Option<view::Progress> {
+    fn progress(&self, lease: Lease) -> Option<view::Progress> {
         let reported = self.reports.of_attempt(lease)?;
         let progress = reported.progress.as_ref().map(view::Document::from);
         Some(view::Progress { progress, log: reported.log.into() })
+    }
+
+    /// A declared task, as a worker names it.
+    fn known(&self, api: &Api, name: &str) -> Result<TaskName, ApiError> {
+        let task = TaskName::new(name).ok().filter(|task| api.tasks.contains_key(task));
+        task.ok_or_else(|| {
+            let pulled = api.tasks.keys().filter(|task| self.tasks.queue_of(task).is_some());
+            let names: Vec<&str> = pulled.map(TaskName::as_str).collect();
+            let message = format!(
+                "no task {:?} is declared in this server's configuration: {}",
+                shortened(name),
+                listed(&names, "with pull = true")
+            );
+            ApiError::not_found("task", message)
+        })
     }
 
     fn lease(&self, asked: Option<&str>) -> Result<Duration, ApiError> {
@@ -105,14 +134,14 @@ impl AskedProcess {
 }
 
 /// A duration that may be zero.
-fn time(field: &str, text: &str) -> Result<Duration, ApiError> {
+pub(super) fn time(field: &str, text: &str) -> Result<Duration, ApiError> {
     match text.trim() {
         "0" | "0s" | "0ms" => Ok(Duration::ZERO),
         text => length(field, text),
     }
 }
 
-fn worker(name: &str) -> Result<WorkerId, ApiError> {
+pub(super) fn worker(name: &str) -> Result<WorkerId, ApiError> {
     WorkerId::new(name).map_err(|error| ApiError::invalid("worker", error.to_string()))
 }
 
@@ -155,7 +184,7 @@ pub(super) async fn claim(
     let AskedClaim { tasks: names, limit, wait, lease, process } = parse(&body)?;
     let mut tasks = Vec::with_capacity(names.len());
     for name in names {
-        let (task, _) = known_task(&api, &name)?;
+        let task = api.pull.known(&api, &name)?;
         if api.pull.tasks.queue_of(&task).is_none() {
             let message =
                 format!("this server runs task {task} itself: declare it with pull = true");
@@ -204,7 +233,7 @@ struct AskedRenewal {
     process: AskedProcess,
 }
 
-fn lease_of(text: &str, list: &str, place: usize) -> Result<PullLease, ApiError> {
+pub(super) fn lease_of(text: &str, list: &str, place: usize) -> Result<PullLease, ApiError> {
     let read = text.parse::<PullLease>();
     read.map_err(|error| ApiError::invalid(&format!("{list}[{place}].lease"), error.to_string()))
 }
@@ -247,190 +276,6 @@ pub(super) async fn renew(
         shown.push(view::RenewedLease::new(asked.lease, renewal));
     }
     Ok(Json(view::RenewedLeases { leases: shown }))
-}
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = PulledOutcome)]
-enum AskedOutcome {
-    /// Well.
-    Succeeded,
-    /// With an error.
-    Failed,
-    /// It is to run again after a delay; no attempt is spent.
-    Snoozed,
-    /// The worker gives the job back unfinished; no attempt is spent.
-    Released,
-    /// The handler ended the job without success.
-    Cancelled,
-}
-
-/// The end of an attempt.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Settlement)]
-pub(super) struct AskedSettlement {
-    /// The lease, as the claim returned it. A completion has none.
-    lease: Option<String>,
-    /// How it ended.
-    outcome: AskedOutcome,
-    /// Of a success: what the handler returned, up to 256 KiB.
-    #[schema(value_type = view::Document, required = false)]
-    output: Option<Payload>,
-    /// Of a failure: what went wrong.
-    error: Option<String>,
-    /// Of a failure: whether a retry cannot help.
-    permanent: Option<bool>,
-    /// Of a failure: retry after this long, such as `30s`, in place of the task's backoff.
-    retry_in: Option<String>,
-    /// Of a failure: whether it took too long.
-    timed_out: Option<bool>,
-    /// Of a failure: log lines that came after the last renewal.
-    log: Option<Vec<String>>,
-    /// Of a snooze: how long to wait, such as `10s`.
-    delay: Option<String>,
-    /// Of a cancellation: why.
-    reason: Option<String>,
-}
-
-impl AskedSettlement {
-    /// The first member that does not belong to the outcome.
-    fn misplaced(&self) -> Option<&'static str> {
-        use AskedOutcome::{Cancelled, Failed, Snoozed, Succeeded};
-        let members = [
-            ("output", self.output.is_some(), Succeeded),
-            ("error", self.error.is_some(), Failed),
-            ("permanent", self.permanent.is_some(), Failed),
-            ("retry_in", self.retry_in.is_some(), Failed),
-            ("timed_out", self.timed_out.is_some(), Failed),
-            ("log", self.log.is_some(), Failed),
-            ("delay", self.delay.is_some(), Snoozed),
-            ("reason", self.reason.is_some(), Cancelled),
-        ];
-        let wrong = members.into_iter().find(|(_, there, of)| *there && *of != self.outcome);
-        wrong.map(|(name, _, _)| name)
-    }
-
-    /// The settlement; `reports` has the log of the attempt.
-    fn read(
-        mut self,
-        place: usize,
-        reports: &Reports,
-    ) -> Result<(String, PullLease, PullOutcome), ApiError> {
-        let at = format!("settlements[{place}].");
-        let name = self.lease.take().ok_or_else(|| missing(&at, "lease"))?;
-        let lease = lease_of(&name, "settlements", place)?;
-        let outcome = self.outcome(&at, lease.lease, reports)?;
-        Ok((name, lease, outcome))
-    }
-
-    /// The outcome, of a settlement that does not name a lease itself; `within` is the place of its
-    /// members.
-    pub(super) fn outcome(
-        self,
-        within: &str,
-        lease: Lease,
-        reports: &Reports,
-    ) -> Result<PullOutcome, ApiError> {
-        let at = |name: &str| format!("{within}{name}");
-        if self.lease.is_some() {
-            return Err(ApiError::invalid(&at("lease"), "the lease is that of the URL"));
-        }
-        if let Some(name) = self.misplaced() {
-            let message = format!("{name} does not belong to this outcome");
-            return Err(ApiError::invalid(&at(name), message));
-        }
-        let missing = |name: &str| missing(within, name);
-        Ok(match self.outcome {
-            AskedOutcome::Succeeded => PullOutcome::Succeeded { output: self.output },
-            AskedOutcome::Failed => {
-                let retry_in =
-                    self.retry_in.map(|text| time(&at("retry_in"), &text)).transpose()?;
-                let error = self.error.ok_or_else(|| missing("error"))?;
-                let before = reports.of_attempt(lease);
-                PullOutcome::Failed {
-                    error: with_log(error, before, self.log.unwrap_or_default()),
-                    permanent: self.permanent.unwrap_or_default(),
-                    retry_in,
-                    timed_out: self.timed_out.unwrap_or_default(),
-                }
-            }
-            AskedOutcome::Snoozed => {
-                let delay = self.delay.ok_or_else(|| missing("delay"))?;
-                PullOutcome::Snoozed { delay: time(&at("delay"), &delay)? }
-            }
-            AskedOutcome::Released => PullOutcome::Released,
-            AskedOutcome::Cancelled => {
-                PullOutcome::Cancelled { reason: self.reason.ok_or_else(|| missing("reason"))? }
-            }
-        })
-    }
-}
-
-fn missing(within: &str, name: &str) -> ApiError {
-    ApiError::invalid(&format!("{within}{name}"), format!("{name} is missing"))
-}
-
-/// Settlements.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Settlements)]
-struct AskedSettlements {
-    /// Up to 1,000.
-    settlements: Vec<AskedSettlement>,
-}
-
-/// `POST /v1/workers/{worker}/settle`.
-#[utoipa::path(
-    post,
-    path = "/v1/workers/{worker}/settle",
-    tag = "workers",
-    operation_id = "workers_settle",
-    summary = "Report how attempts ended.",
-    description = "",
-    params(("worker" = String, Path, description = "The worker's name.")),
-    request_body = AskedSettlements,
-    responses((status = 200, body = view::SettledJobs, description = "Done."), Refused),
-)]
-pub(super) async fn settle(
-    State(api): State<Api>,
-    Path(name): Path<String>,
-    body: JsonBody,
-) -> Result<Json<view::SettledJobs>, ApiError> {
-    worker(&name)?;
-    let body = body.read()?;
-    let AskedSettlements { settlements: asked } = parse(&body)?;
-    let mut names = Vec::with_capacity(asked.len());
-    let mut ended = Vec::with_capacity(asked.len());
-    for (place, settlement) in asked.into_iter().enumerate() {
-        let (name, lease, outcome) = settlement.read(place, &api.pull.reports)?;
-        names.push(name);
-        ended.push((lease, outcome));
-    }
-    let settled = api.pull.tasks.settle(ended.clone()).await?;
-    let mut shown = Vec::with_capacity(names.len());
-    for ((name, (lease, outcome)), settled) in names.into_iter().zip(&ended).zip(&settled) {
-        api.pull.reports.end(lease.lease);
-        count(&api.pull.tally, &api.pull.tasks, lease, outcome, settled);
-        shown.push(view::SettledJob::new(name, &settled.became));
-    }
-    Ok(Json(view::SettledJobs { settled: shown }))
-}
-
-/// Counts the end of an attempt, for alerts. A repeat counted before.
-pub(super) fn count(
-    tally: &Tally,
-    tasks: &PullTasks,
-    lease: &PullLease,
-    outcome: &PullOutcome,
-    settled: &PullSettled,
-) {
-    let is_taken = !settled.is_repeat && settled.became != SettledAs::Refused;
-    let counts = outcome.is_success() || outcome.is_failure();
-    if let Some(queue) = tasks.queue_of(&lease.task).filter(|_| is_taken && counts) {
-        tally.add(queue, &lease.task, outcome.is_failure());
-    }
 }
 
 /// A worker that leaves.

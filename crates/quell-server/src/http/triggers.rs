@@ -20,6 +20,10 @@ use crate::view;
 
 /// The most tasks that an error names.
 const MAX_NAMED: usize = 20;
+/// The longest delay: ten years.
+const MAX_DELAY: std::time::Duration = std::time::Duration::from_secs(10 * 365 * 24 * 3_600);
+/// The most of a caller's text that an error repeats, in bytes.
+const MAX_SHOWN: usize = 128;
 
 /// One trigger as callers write it.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -262,16 +266,29 @@ pub(super) fn known_task<'a>(
         Some((name, declared))
     });
     known.ok_or_else(|| {
-        let names: Vec<&str> = api.tasks.keys().map(TaskName::as_str).take(MAX_NAMED).collect();
-        let more = if api.tasks.len() > MAX_NAMED { ", …" } else { "" };
-        let declared = match names.as_slice() {
-            [] => "none is".to_owned(),
-            names => format!("there is {}{more}", names.join(", ")),
-        };
+        let names: Vec<&str> = api.tasks.keys().map(TaskName::as_str).collect();
         let message = "no such task is declared in this server's configuration";
-        ApiError::not_found("task", format!("{message}: {declared}"))
+        ApiError::not_found("task", format!("{message}: {}", listed(&names, "")))
     })
 }
+/// The first of these tasks, for an error; `which` says which they are.
+pub(super) fn listed(names: &[&str], which: &str) -> String {
+    let which = if which.is_empty() { String::new() } else { format!(" {which}") };
+    let more = match names.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match names.get(..MAX_NAMED.min(names.len())).unwrap_or_default() {
+        [] => format!("there is none{which}"),
+        shown => format!("there is {}{more}{which}", shown.join(", ")),
+    }
+}
+
+/// The beginning of what a caller wrote, for an error.
+pub(super) fn shortened(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or_default()
+}
+
 
 /// A trigger of the task, as its caller asked for it.
 fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTrigger, ApiError> {
@@ -380,6 +397,19 @@ struct Window {
 #[utoipa::path(
     post,
     path = "/v1/tasks/{task}/windows/flush",
+/// A delay within the bound: a time that no store can represent is a mistake.
+pub(super) fn delay(
+    field: &str,
+    asked: std::time::Duration,
+) -> Result<std::time::Duration, ApiError> {
+    if asked <= MAX_DELAY {
+        return Ok(asked);
+    }
+    let (asked, limit) = (duration::exact(asked), duration::exact(MAX_DELAY));
+    let message = format!("{field} of {asked} is too long: the limit is {limit}");
+    Err(ApiError::invalid(field, message))
+}
+
     tag = "windows",
     operation_id = "triggers_flush",
     summary = "Make the open window of a key due now.",

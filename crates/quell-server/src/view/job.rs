@@ -256,6 +256,11 @@ pub struct Attempt {
     pub outcome: Option<AttemptOutcome>,
     /// What went wrong.
     pub error: Option<String>,
+    /// The last log lines of an attempt that did not fail, where its worker sent some to this server of
+    /// late.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub log: Vec<String>,
 }
 
 impl From<&AttemptRow> for Attempt {
@@ -269,6 +274,7 @@ impl From<&AttemptRow> for Attempt {
             seconds: attempt.ended_at.map(lasted),
             outcome: attempt.outcome,
             error: attempt.error.clone(),
+            log: Vec::new(),
         }
     }
 }
@@ -444,6 +450,16 @@ impl Explanation {
         let reasons = waits.reasons.iter().map(|reason| format!("{WAITING}{}\n", reason.text));
         self.text = others.map(|line| format!("{line}\n")).chain(reasons).collect();
         self.waiting = Some(waits);
+    }
+
+    /// Adds the log of an attempt that has ended.
+    pub fn log_of_attempt(&mut self, token: LeaseToken, log: Vec<String>) {
+        let Some(attempt) = self.attempts.iter_mut().find(|one| one.token == token) else { return };
+        let mut names = std::iter::once("log").chain(std::iter::repeat(""));
+        for line in &log {
+            self.text.push_str(&format!("  {:<10} {line}\n", names.next().unwrap_or_default()));
+        }
+        attempt.log = log;
     }
 
     /// Adds what only this server knows that the job waits for.

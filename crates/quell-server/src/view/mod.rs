@@ -28,7 +28,7 @@ pub use job::{
 };
 pub use pull::{
     LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,
-    SettledJobs,
+    SettledJobs, SettlementError,
 };
 pub use queue::{Queue, Queues, Rate, Task, Tasks, Thresholds};
 pub use receipt::Receipt;

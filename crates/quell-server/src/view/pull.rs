@@ -133,16 +133,47 @@ pub struct SettledJob {
     /// The lease.
     pub lease: String,
     /// `succeeded`, `scheduled`, `absorbed`, `dead`, `cancelled`, or `refused` where the lease was
-    /// lost.
+    /// lost. `invalid` and `unknown` have an `error`: the settlement is wrong, or the store failed for
+    /// it and it may be sent again.
     pub became: String,
     /// When the job runs again.
     pub due_at: Option<String>,
     /// The window that took it in.
     #[schema(value_type = Option<String>)]
     pub by: Option<JobId>,
+    /// Why it was not taken; left out where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub error: Option<SettlementError>,
+}
+
+/// Why a settlement was not taken.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SettlementError {
+    /// As in an error response: `invalid`, `internal` and others.
+    pub kind: String,
+    /// The member at fault.
+    pub field: Option<String>,
+    /// What is wrong, for people.
+    pub message: String,
+    /// The id under which the log has an error of the server.
+    pub id: Option<String>,
 }
 
 impl SettledJob {
+    /// The answer for a settlement that is wrong: its lease is still held.
+    #[must_use]
+    pub fn refused(lease: String, error: SettlementError) -> Self {
+        let error = Some(error);
+        SettledJob { lease, became: "invalid".to_owned(), due_at: None, by: None, error }
+    }
+
+    /// The answer for a settlement that the store failed for.
+    #[must_use]
+    pub fn unknown(lease: String, error: SettlementError) -> Self {
+        SettledJob { became: "unknown".to_owned(), ..SettledJob::refused(lease, error) }
+    }
+
     /// The answer for a settlement.
     #[must_use]
     pub fn new(lease: String, became: &SettledAs) -> Self {
@@ -155,7 +186,7 @@ impl SettledJob {
             _ => ("refused", None, None),
         };
         let due_at = due.map(|due| due.to_string());
-        SettledJob { lease, became: name.to_owned(), due_at, by }
+        SettledJob { lease, became: name.to_owned(), due_at, by, error: None }
     }
 }
 

@@ -49,6 +49,8 @@ mod pull;
 #[cfg(test)]
 mod queues;
 #[cfg(test)]
+mod pull_ends;
+#[cfg(test)]
 mod replay;
 #[cfg(test)]
 mod results;

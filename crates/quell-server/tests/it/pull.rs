@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::served::{Served, serve};
 
-const TASKS: &str = r#"
+pub(crate) const TASKS: &str = r#"
 [tasks.resize]
 pull = true
 key = "{{ id }}"
@@ -24,11 +24,11 @@ exec = { command = ["true"] }
 
 impl Served {
     /// Calls a route of worker `w`.
-    async fn work(&self, route: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn work(&self, route: &str, body: &Value) -> (u16, Value) {
         self.post(&format!("/v1/workers/w/{route}"), &body.to_string()).await
     }
 
-    async fn claim(&self, task: &str, wait: &str) -> Vec<Value> {
+    pub(crate) async fn claim(&self, task: &str, wait: &str) -> Vec<Value> {
         let process = json!({"incarnation": 5, "host": "h", "pid": 9, "slots": 4});
         let body = json!({"tasks": [task], "limit": 10, "wait": wait, "process": process});
         let (status, answer) = self.work("claim", &body).await;
@@ -36,7 +36,7 @@ impl Served {
         answer["jobs"].as_array().unwrap().clone()
     }
 
-    async fn settle(&self, settlement: Value) -> Value {
+    pub(crate) async fn settle(&self, settlement: Value) -> Value {
         let (status, answer) = self.work("settle", &json!({"settlements": [settlement]})).await;
         assert_eq!(status, 200, "{answer}");
         answer["settled"][0].clone()
@@ -191,6 +191,11 @@ async fn r40_what_a_worker_cannot_mean_is_refused_by_field() {
         (settle(json!({"lease": "x", "outcome": "released"})), 422, "settlements[0].lease"),
         (settle(json!({"lease": lease, "outcome": "failed"})), 422, "settlements[0].error"),
         (settle(json!({"lease": lease, "outcome": "snoozed"})), 422, "settlements[0].delay"),
+        (
+            settle(json!({"lease": lease, "outcome": "snoozed", "delay": "99999999999h"})),
+            422,
+            "settlements[0].delay",
+        ),
         (settle(json!({"lease": lease, "outcome": "cancelled"})), 422, "settlements[0].reason"),
         (
             settle(json!({"lease": lease, "outcome": "succeeded", "reason": "r"})),
@@ -261,5 +266,21 @@ async fn r15_a_job_that_no_worker_of_this_server_runs_says_so() {
     assert!(served.claim("echo", "0s").await.is_empty());
     let (_, shown) = served.get(&format!("/v1/jobs/{}", receipt["job"].as_str().unwrap())).await;
     assert_eq!(kinds(&shown), ["not_due"], "{shown:#}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r28_a_claim_of_an_unknown_task_names_it_and_the_tasks_there_are() {
+    let more: String = (0..30).map(|n| format!("[tasks.more-{n:02}]\npull = true\n")).collect();
+    let served = serve(&(TASKS.to_owned() + &more)).await;
+    let claim = |task: &str| json!({"tasks": ["echo", task], "process": {"incarnation": 5}});
+    let (status, answer) = served.work("claim", &claim("nope")).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!((status, &answer["error"]["field"]), (404, &json!("task")), "{answer}");
+    assert!(message.contains("no task \"nope\"") && message.contains("echo, more-00"), "{message}");
+    assert!(message.ends_with("and 12 more with pull = true"), "{message}");
+    assert!(!message.contains("now"), "the server runs it itself: {message}");
+    let (_, answer) = served.work("claim", &claim(&"x".repeat(5_000))).await;
+    assert!(answer["error"]["message"].as_str().unwrap().len() < 600, "{answer}");
     served.server.stop().await.unwrap();
 }

@@ -12,18 +12,25 @@ use quell::store::{
 };
 use quell::testing::TestClock;
 use quell::worker::WorkerId;
-use quell::worker::pull::{PullClaim, PullOutcome, PullProcess, PullTasks, Pulled, PulledJob};
+use quell::worker::pull::{
+    PullClaim, PullLease, PullOutcome, PullProcess, PullTasks, Pulled, PulledJob,
+};
 use quell::{
     Batch, ErrorKind, Job, JobId, JobState, Payload, Policy, Quell, Result, TaskName, Timestamp,
 };
 use quell_conformance::rig::secs;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 /// A store that counts the operations that it is asked for.
 #[derive(Debug)]
 struct Counting {
     store: MemoryStore,
     asked: Mutex<BTreeMap<&'static str, usize>>,
+    /// Fails settlements by their jobs.
+    fails: Mutex<BTreeMap<JobId, ErrorKind>>,
+    /// The operation that is answered after this token has fired.
+    hangs: Mutex<Option<(&'static str, CancellationToken)>>,
 }
 
 #[async_trait]
@@ -34,6 +41,17 @@ impl Store for Counting {
 
     async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
         *self.asked.lock().unwrap().entry(operation.name()).or_default() += 1;
+        let hangs = self.hangs.lock().unwrap().clone();
+        if let Some((_, goes_on)) = hangs.filter(|(name, _)| *name == operation.name()) {
+            goes_on.cancelled().await;
+        }
+        if let Operation::Settle { settlements } = &operation {
+            let fails = self.fails.lock().unwrap();
+            let kind = settlements.iter().find_map(|one| fails.get(&one.lease.job));
+            if let Some(kind) = kind {
+                return Err(quell::Error::new(*kind, "made up"));
+            }
+        }
         self.store.call(now, operation).await
     }
 
@@ -44,6 +62,12 @@ impl Store for Counting {
     fn ended(&self, job: JobId) -> EndNotification {
         self.store.ended(job)
     }
+}
+
+/// The end of one attempt.
+async fn settled(tasks: &PullTasks, lease: &PullLease, outcome: PullOutcome) -> SettledAs {
+    let mut settled = tasks.settle(vec![(lease.clone(), outcome)]).await.unwrap();
+    settled.remove(0).unwrap().became
 }
 
 /// Tasks `t` and `u` for workers elsewhere, on a clock that only moves on command.
@@ -72,7 +96,13 @@ impl Rig {
     fn new(policy: Policy) -> Self {
         let start = Timestamp::from_secs(1_000);
         let clock = Arc::new(TestClock::new(start));
-        let store = Counting { store: MemoryStore::new(start), asked: Mutex::default() };
+        let store = MemoryStore::new(start);
+        let store = Counting {
+            store,
+            asked: Mutex::default(),
+            fails: Mutex::default(),
+            hangs: Mutex::default(),
+        };
         let store = Arc::new(store);
         let quell = Quell::with_store(Arc::clone(&store) as Arc<dyn Store>);
         let quell = quell.clock(Arc::clone(&clock) as Arc<_>).build().unwrap();
@@ -127,7 +157,7 @@ impl Rig {
     }
 
     async fn settle(&self, job: &PulledJob, outcome: PullOutcome) -> SettledAs {
-        self.tasks.settle(vec![(job.lease.clone(), outcome)]).await.unwrap()[0].became
+        settled(&self.tasks, &job.lease, outcome).await
     }
 
     async fn renew(&self, name: &str, job: &PulledJob) -> Renewal {
@@ -344,8 +374,8 @@ async fn r21_another_server_renews_and_settles_what_this_one_handed_out() {
     let held =
         elsewhere.renew(&process("w"), std::slice::from_ref(&lease), secs(60)).await.unwrap();
     assert_eq!(held, [Renewal::Held(rig.now() + secs(60))]);
-    let settled = elsewhere.settle(vec![(lease, PullOutcome::succeeded())]).await.unwrap();
-    assert_eq!(settled[0].became, SettledAs::Succeeded);
+    let became = settled(&elsewhere, &lease, PullOutcome::succeeded()).await;
+    assert_eq!(became, SettledAs::Succeeded);
 }
 
 #[tokio::test]
@@ -528,8 +558,8 @@ async fn r21_an_attempt_that_goes_on_elsewhere_keeps_its_lease_and_no_slot() {
     let job = rig.job(jobs[0]).await;
     assert!(job.lease_until.unwrap().since(rig.now()) > secs(3_400), "{job:?}");
     let lease = leases.recv().await.unwrap();
-    let settled = rig.tasks.settle(vec![(lease, PullOutcome::succeeded())]).await.unwrap();
-    assert_eq!(settled[0].became, SettledAs::Succeeded);
+    let became = settled(&rig.tasks, &lease, PullOutcome::succeeded()).await;
+    assert_eq!(became, SettledAs::Succeeded);
     assert_eq!(rig.job(jobs[0]).await.state, JobState::Succeeded);
 }
 
@@ -571,4 +601,89 @@ async fn the_end_of_an_attempt_elsewhere_is_reported_as_that_of_a_worker_here() 
     let ends = seen.ends();
     let shown: Vec<_> = ends.iter().map(|end| (end.level, end.field("error"))).collect();
     assert_eq!(shown, [(tracing::Level::WARN, "no such image")]);
+}
+
+/// What became of the settlements of twelve jobs, where these fail with this kind, and the number of
+/// calls to the store.
+async fn twelve_with(fail: &[usize], kind: ErrorKind) -> (Result<Vec<Option<SettledAs>>>, usize) {
+    let rig = Rig::new(Policy::default());
+    for number in 0..12 {
+        rig.trigger(&number.to_string()).await;
+    }
+    let pulled = rig.pull(ten("w").limit(12)).await;
+    let kinds = fail.iter().map(|place| (pulled[*place].job.id, kind));
+    rig.store.fails.lock().unwrap().extend(kinds);
+    let ended = pulled.iter().map(|job| (job.lease.clone(), PullOutcome::succeeded())).collect();
+    let settled = rig.tasks.settle(ended).await;
+    let became = |one: Result<quell::worker::pull::PullSettled>| one.ok().map(|one| one.became);
+    for (place, job) in pulled.iter().enumerate() {
+        let is_done = rig.job(job.job.id).await.state == JobState::Succeeded;
+        let is_answered = settled.as_ref().is_ok_and(|all| all[place].is_ok());
+        assert_eq!(is_done, is_answered, "{place}");
+    }
+    (settled.map(|all| all.into_iter().map(became).collect()), rig.asked("settle"))
+}
+
+#[tokio::test]
+async fn r39_a_settlement_that_fails_for_good_fails_no_other() {
+    let (settled, calls) = twelve_with(&[3, 8], ErrorKind::Corrupt).await;
+    let done = Some(SettledAs::Succeeded);
+    let expected: Vec<_> = (0..12).map(|place| done.filter(|_| ![3, 8].contains(&place))).collect();
+    assert_eq!(settled.unwrap(), expected);
+    assert!(calls > 2 && calls < 20, "{calls}");
+    // A store that is away takes none, and is asked once.
+    let (settled, calls) = twelve_with(&[3], ErrorKind::Unavailable).await;
+    assert_eq!((settled.unwrap_err().kind(), calls), (ErrorKind::Unavailable, 1));
+    // One that takes nothing is not asked for each.
+    let all: Vec<usize> = (0..12).collect();
+    let (settled, calls) = twelve_with(&all, ErrorKind::Internal).await;
+    assert_eq!(settled.unwrap_err().kind(), ErrorKind::Internal);
+    assert!(calls < 22, "{calls}");
+}
+
+#[tokio::test]
+async fn r21_a_heartbeat_that_hangs_holds_up_no_renewal() {
+    let rig = Rig::new(Policy::default());
+    rig.trigger("1").await;
+    let job = rig.pull(ten("w")).await.remove(0);
+    let goes_on = CancellationToken::new();
+    *rig.store.hangs.lock().unwrap() = Some(("heartbeat", goes_on.clone()));
+    // By then another heartbeat is due, too.
+    rig.advance(secs(20)).await;
+    let (tasks, lease) = (rig.tasks.clone(), job.lease.clone());
+    let mut renewal = JoinSet::new();
+    renewal.spawn(async move { tasks.renew(&process("w"), &[lease], secs(30)).await });
+    quiet().await;
+    assert_eq!(rig.asked("heartbeat"), 2);
+    let left = rig.job(job.job.id).await.lease_until.unwrap().since(rig.now());
+    assert_eq!(left, secs(30), "the lease is extended although the heartbeat hangs");
+    assert!(renewal.try_join_next().is_none(), "the answer waits for both");
+    goes_on.cancel();
+    let answer = renewal.join_next().await.unwrap().unwrap().unwrap();
+    assert!(matches!(answer[..], [Renewal::Held(_)]), "{answer:?}");
+}
+
+/// Each claim begins with any of its queues, so that one which is never empty holds up no other.
+#[tokio::test]
+async fn r30_of_several_queues_with_work_each_has_its_turn() {
+    let quell = Quell::open("memory:").await.unwrap();
+    let (mut tasks, mut names) = (PullTasks::new(quell.clone()), Vec::new());
+    for name in ["a", "b", "c"] {
+        let policy = Policy::queue(name);
+        tasks = tasks.task(task(name), &policy).unwrap();
+        names.push(task(name));
+        for _ in 0..60 {
+            let trigger = policy.trigger(task(name), Payload::from_stored("1"), None).unwrap();
+            quell.enqueue(Batch::one(trigger)).await.unwrap();
+        }
+    }
+    let mut from: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..60 {
+        let claim = PullClaim::new(process("w"), names.clone());
+        let pulled = tasks.claim(claim).await.unwrap().delivered().jobs;
+        assert_eq!(pulled.len(), 1);
+        *from.entry(pulled[0].queue.to_string()).or_default() += 1;
+    }
+    // By chance alone a queue has less than one of sixty turns once in ten thousand million runs.
+    assert_eq!(from.len(), 3, "{from:?}");
 }

@@ -30,11 +30,13 @@
 //! assert_eq!(job.job.payload.as_str(), "7");
 //!
 //! let settled = tasks.settle(vec![(job.lease.clone(), PullOutcome::succeeded())]).await?;
-//! assert_eq!(settled[0].became, quell::store::SettledAs::Succeeded);
+//! let settled = settled[0].as_ref().unwrap();
+//! assert_eq!(settled.became, quell::store::SettledAs::Succeeded);
 //! # Ok(())
 //! # }
 //! ```
 
+mod apart;
 mod beats;
 mod calls;
 mod handed;

@@ -84,10 +84,15 @@ impl PullTasks {
     /// Ends attempts. The answers are in the order of the settlements. A lease that was lost is
     /// refused, and so is a repeat of a settlement that was taken, unless the job has ended so.
     ///
+    /// A settlement that the store can never take has its own error, and fails no other.
+    ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a request that is out of bounds; errors
-    /// of the store.
-    pub async fn settle(&self, ended: Vec<(PullLease, PullOutcome)>) -> Result<Vec<PullSettled>> {
+    /// of the store where it takes none of the settlements.
+    pub async fn settle(
+        &self,
+        ended: Vec<(PullLease, PullOutcome)>,
+    ) -> Result<Vec<Result<PullSettled>>> {
         within("settlements", ended.len(), MAX_JOBS, "settlements")?;
         let settlement = |(lease, outcome): &(PullLease, PullOutcome)| {
             // A task may have left the configuration since: what was done of it counts all the same.
@@ -102,15 +107,14 @@ impl PullTasks {
             Settlement { lease: lease.lease, outcome: outcome_of(outcome.clone(), &spent) }
         };
         let settlements: Vec<Settlement> = ended.iter().map(settlement).collect();
-        let settled = self.quell.store().settle(self.store_time(), settlements.clone()).await?;
-        let became = settled.iter().map(|one| one.became);
-        let mut answers: Vec<PullSettled> =
-            became.map(|became| PullSettled { became, is_repeat: false }).collect();
+        let mut answers = self.settle_apart(&settlements).await?;
         let mut refused = Vec::new();
         for (place, ((lease, _), settlement)) in ended.iter().zip(settlements).enumerate() {
-            match answers.get(place).map(|answer| answer.became) {
-                Some(SettledAs::Refused) => refused.push((place, settlement)),
-                Some(became) => self.report(lease, &settlement.outcome, became),
+            match answers.get(place).and_then(|answer| answer.as_ref().ok()) {
+                Some(PullSettled { became: SettledAs::Refused, .. }) => {
+                    refused.push((place, settlement));
+                }
+                Some(answer) => self.report(lease, &settlement.outcome, answer.became),
                 None => {}
             }
         }
@@ -120,7 +124,7 @@ impl PullTasks {
         let mut looks = futures_util::stream::iter(refused.into_iter().map(look)).buffered(READS);
         while let Some((place, before)) = looks.next().await {
             if let (Some(became), Some(answer)) = (before, answers.get_mut(place)) {
-                *answer = PullSettled { became, is_repeat: true };
+                *answer = Ok(PullSettled { became, is_repeat: true });
             }
         }
         Ok(answers)
