@@ -28,14 +28,21 @@ impl Scenario {
     }
 
     fn of_queues(queues: usize, concurrency: usize, prefetch: usize) -> Self {
+        Scenario::watching(queues, 0, concurrency, prefetch)
+    }
+
+    /// The same with queues that the worker watches and claims nothing from, numbered after its own.
+    fn watching(queues: usize, watched: usize, concurrency: usize, prefetch: usize) -> Self {
         let now = Timestamp::from_secs(1_000);
         let poll = PollSettings::default();
         // One heartbeat as the scenario begins; a test of heartbeats sets another interval.
         let heartbeat = Duration::MAX;
         let (lease, grace, rests) = (LEASE, GRACE, false);
         let bounds = Bounds { concurrency, prefetch, lease, heartbeat, grace, poll, rests };
-        let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
-        let (machine, took) = (Machine::new(bounds, queues, Vec::new(), now, 7), Duration::ZERO);
+        let name = |n: usize| QueueName::new(format!("q{n}")).unwrap();
+        let watched = (queues..queues + watched).map(name).collect();
+        let queues = (0..queues).map(name).collect();
+        let (machine, took) = (Machine::new(bounds, queues, watched, now, 7), Duration::ZERO);
         Scenario { machine, now, next_job: 1, rated: false, took }
     }
 
@@ -338,6 +345,31 @@ fn r31_a_queue_with_a_rate_has_its_turn_beside_one_that_is_never_empty() {
         open = next;
     }
     assert!(by_rate >= 20 && started - by_rate >= 20, "{by_rate} of {started}: {turns:?}");
+}
+
+#[test]
+fn r21_a_watched_queue_is_looked_at_and_takes_no_turn_of_claims() {
+    let mut scenario = Scenario::watching(1, 2, 2, 0);
+    assert_eq!(looks(&scenario.apply(Event::Tick)), [vec![0, 1, 2]]);
+    let now = scenario.now;
+    let mut open = scenario.looked(&[0, 1, 2], &[Some(now); 3]);
+    let mut turns = Vec::new();
+    for _ in 0..20 {
+        let claims: Vec<(usize, usize)> = open.iter().filter_map(claim_of).collect();
+        let mut next = Vec::new();
+        for (queue, limit) in claims {
+            turns.push(queue);
+            next.extend(scenario.claimed(limit, limit, Some(scenario.now)));
+        }
+        for sent in open.into_iter().filter_map(settle) {
+            next.extend(scenario.settled(sent));
+        }
+        scenario.now = scenario.now + Duration::from_millis(1);
+        let running = scenario.running();
+        next.extend(scenario.ended(&running));
+        open = next;
+    }
+    assert!(turns.len() >= 10 && turns.iter().all(|queue| *queue == 0), "{turns:?}");
 }
 
 fn claim_of(command: &Command) -> Option<(usize, usize)> {
