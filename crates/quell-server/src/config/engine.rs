@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 
 /// The longest template, in bytes.
 pub(crate) const MAX_TEMPLATE_BYTES: usize = 4 << 10;
+/// The most of a template that an error message repeats, in bytes.
+const MAX_QUOTED: usize = 200;
 /// The most engine steps for one text: far above any sensible template, far below a second.
 const FUEL: u64 = 20_000;
 
@@ -34,6 +36,13 @@ pub(crate) fn engine() -> Environment<'static> {
         minijinja::escape_formatter(out, state, value)
     });
     engine
+}
+
+/// A template or an expression for an error message: long ones are cut.
+pub(crate) fn quoted(text: &str) -> String {
+    let shown = text.get(..text.floor_char_boundary(MAX_QUOTED)).unwrap_or_default();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("`{shown}{more}`")
 }
 
 /// Checks the length of a template's text.
@@ -62,24 +71,24 @@ pub(crate) fn names_nothing(kind: ErrorKind) -> bool {
 
 /// An engine error with its place in the template, and what could have been meant: the members that there are.
 pub(crate) fn located(error: &minijinja::Error, text: &str, known: &[&str]) -> TemplateError {
-    let place = match error.range() {
-        Some(range) => Place::at(text, range.start).to_string(),
-        None => "unknown place".to_owned(),
-    };
-    let source = error.range().and_then(|range| text.get(range)).unwrap_or_default();
+    // The engine knows no place in an expression once it is evaluated.
+    let place = error.range().map(|range| format!("{}: ", Place::at(text, range.start)));
+    let place = place.unwrap_or_default();
+    let source = error.range().and_then(|range| text.get(range));
+    let source = source.map_or_else(|| "a part".to_owned(), |source| format!("`{source}`"));
     let said = match (error.kind(), error.detail()) {
         (ErrorKind::OutOfFuel, _) => {
             format!("more than {FUEL} steps, the limit: simplify the template")
         }
-        (ErrorKind::UndefinedError, _) if known.is_empty() => format!("`{source}` is undefined"),
+        (ErrorKind::UndefinedError, _) if known.is_empty() => format!("{source} is undefined"),
         (ErrorKind::UndefinedError, _) => {
-            format!("`{source}` is undefined: there is {}", known.join(", "))
+            format!("{source} is undefined: there is {}", known.join(", "))
         }
         (kind, None) => kind.to_string(),
         (ErrorKind::SyntaxError, Some(detail)) => detail.to_owned(),
         (kind, Some(detail)) => format!("{kind}: {detail}"),
     };
-    TemplateError(format!("{place}: {said}"))
+    TemplateError(format!("{place}{said}"))
 }
 
 struct Place {

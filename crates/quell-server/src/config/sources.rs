@@ -10,7 +10,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::DeclaredTask;
-use super::engine::TemplateError;
+use super::engine::{TemplateError, quoted};
 use super::parse::{Bytes, secrets};
 use super::queues::Length;
 use crate::sources::{
@@ -250,7 +250,8 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
             None | Some(RawDedup::On(true)) => Some(DedupBy::Delivery),
             Some(RawDedup::On(false)) => Some(DedupBy::Nothing),
             Some(RawDedup::Template(text)) => {
-                self.checked("dedup", Template::new(&text)).map(Box::new).map(DedupBy::Template)
+                let template = self.checked("dedup", &text, Template::new(&text));
+                template.map(Box::new).map(DedupBy::Template)
             }
         };
         let filter = self.optional("filter", raw.filter, Expression::new);
@@ -366,7 +367,7 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
 
     /// The task, by a template or by a name that is declared.
     fn task(&mut self, text: &str) -> Option<Template> {
-        let template = self.checked("task", Template::new(text))?;
+        let template = self.checked("task", text, Template::new(text))?;
         let Some(name) = template.fixed() else { return Some(template) };
         let declared = TaskName::new(name).is_ok_and(|name| self.tasks.contains_key(&name));
         if !declared && !(self.broken)(&format!("tasks.{name}")) {
@@ -384,11 +385,11 @@ impl<N: FnMut(&str, String)> Declare<'_, N> {
     ) -> Option<Option<T>> {
         match text {
             None => Some(None),
-            Some(text) => self.checked(field, new(&text)).map(Some),
+            Some(text) => self.checked(field, &text, new(&text)).map(Some),
         }
     }
 
-    fn checked<T>(&mut self, field: &str, made: Result<T, TemplateError>) -> Option<T> {
-        made.map_err(|error| self.note(field, error.to_string())).ok()
+    fn checked<T>(&mut self, field: &str, text: &str, made: Result<T, TemplateError>) -> Option<T> {
+        made.map_err(|error| self.note(field, format!("{error} in {}", quoted(text)))).ok()
     }
 }

@@ -97,6 +97,17 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, field, message)
     }
 
+    /// Its status.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The same with another message.
+    pub(crate) fn with_message(mut self, change: impl FnOnce(String) -> String) -> Self {
+        self.message = change(self.message);
+        self
+    }
+
     /// What is said of it.
     pub(crate) fn message(&self) -> &str {
         &self.message

@@ -16,6 +16,7 @@ pub mod metrics;
 mod openapi;
 mod pull;
 mod queues;
+mod quiet;
 mod results;
 mod schedules;
 mod sources;

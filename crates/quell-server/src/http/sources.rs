@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use metrics::counter;
 use quell::trigger::NewTrigger;
-use quell::{Batch, TaskName, Timestamp};
+use quell::{Batch, ErrorKind, TaskName, Timestamp};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
@@ -24,6 +24,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::error::{ApiError, Refused};
+use super::quiet::Quiet;
 use super::triggers::trace_headers;
 use crate::sources::{self, Reading, Refusal, Source};
 use crate::view;
@@ -47,17 +48,23 @@ pub struct Sources {
 }
 
 /// A source and its own part of the room: one that is flooded leaves the others theirs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Declared {
     source: Arc<Source>,
     room: Room,
+    /// The log lines of deliveries whose proof is wrong: anyone can cause some.
+    unsigned: Quiet,
 }
 
 impl Sources {
     /// Sources by their names.
     #[must_use]
     pub fn new(sources: BTreeMap<String, Source>) -> Self {
-        let declared = |source| Declared { source: Arc::new(source), room: Room::of(ROOM / 2) };
+        let declared = |source| Declared {
+            source: Arc::new(source),
+            room: Room::of(ROOM / 2),
+            unsigned: Quiet::default(),
+        };
         let by_name = sources.into_iter().map(|(name, source)| (name, declared(source)));
         Sources { by_name: by_name.collect(), room: Room::of(ROOM) }
     }
@@ -137,7 +144,18 @@ async fn deliver(
         }
         Err(error) => {
             counted(&name, "refused");
-            debug!(source = name, error = error.message(), "delivery refused");
+            let is_unsigned = error.status() == StatusCode::UNAUTHORIZED;
+            match is_unsigned.then(|| declared.unsigned.pass(Instant::now())) {
+                Some(Some(held_back)) => {
+                    let error = error.message();
+                    warn!(
+                        source = name,
+                        error, held_back, "delivery without a valid proof refused"
+                    );
+                }
+                Some(None) => {}
+                None => debug!(source = name, error = error.message(), "delivery refused"),
+            }
             error.into_response()
         }
     }
@@ -180,8 +198,9 @@ async fn accept(
             let mut trigger = *trigger;
             trigger.trace = traced;
             let trigger = derived(api, &task, trigger)?;
-            let receipts =
-                api.quell.enqueue(Batch { triggers: vec![trigger], dedup: None }).await?;
+            let batch = Batch { triggers: vec![trigger], dedup: None };
+            let receipts = api.quell.enqueue(batch).await;
+            let receipts = receipts.map_err(|error| not_accepted(source, error))?;
             let Some(receipt) = receipts.first() else {
                 let status = StatusCode::INTERNAL_SERVER_ERROR;
                 return Err(ApiError::internal(status, "internal", &"a batch without a receipt"));
@@ -197,6 +216,17 @@ async fn accept(
             Ok((receipt.outcome(), response))
         }
     }
+}
+
+/// The error of a trigger. Its payload is the operator's to shorten.
+fn not_accepted(source: &Source, error: quell::Error) -> ApiError {
+    if error.kind() != ErrorKind::Invalid || error.field() != Some("payload") {
+        return ApiError::from(error);
+    }
+    let name = source.name();
+    let remedy = format!("select less of the body with sources.{name}.payload");
+    warn!(source = name, %error, remedy, "delivery refused");
+    ApiError::from(error).with_message(|message| format!("{message}: {remedy}"))
 }
 
 /// The trigger with the idempotency key that its task derives.
@@ -216,7 +246,7 @@ struct Read {
 /// Reads a body within its own bound and the room of all.
 async fn read(
     api: &Api,
-    Declared { source, room }: &Declared,
+    Declared { source, room, .. }: &Declared,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Read, ApiError> {

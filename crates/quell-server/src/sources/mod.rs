@@ -132,7 +132,8 @@ impl Source {
             return Ok(Reading::Challenge(challenge));
         }
         if let Some(filter) = &self.filter {
-            let passes = filter.is_true(&scope).map_err(unusable("filter"))?;
+            let named = |why| unusable("filter")(format!("{why} in {}", filter.quoted()));
+            let passes = filter.is_true(&scope).map_err(named)?;
             if !passes {
                 return Ok(Reading::Ignored("the filter is false"));
             }

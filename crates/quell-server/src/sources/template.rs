@@ -8,7 +8,7 @@ use minijinja::{Environment, ErrorKind};
 use super::Request;
 use super::document::Document;
 use crate::config::engine::{
-    Capped, TemplateError, any_texts, engine, for_check, located, names_nothing, sha256,
+    Capped, TemplateError, any_texts, engine, for_check, located, names_nothing, quoted, sha256,
     short_enough,
 };
 
@@ -97,6 +97,11 @@ impl Expression {
             .and_then(|expression| expression.eval(any_texts(NAMES.map(str::to_owned))).map(drop));
         refuse_unknown(evaluated, text)?;
         Ok(Expression { engine, text: text.to_owned() })
+    }
+
+    /// Its text for an error message.
+    pub(crate) fn quoted(&self) -> String {
+        quoted(&self.text)
     }
 
     /// Whether it is true of a delivery.

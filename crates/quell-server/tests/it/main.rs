@@ -37,6 +37,8 @@ mod exact;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod logged;
+#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod openapi;
@@ -60,6 +62,8 @@ mod schedules;
 mod served;
 #[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod source_logs;
 #[cfg(test)]
 mod sources;
 #[cfg(test)]

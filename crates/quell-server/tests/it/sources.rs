@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::served::{Served, answer, serve, serve_with};
 
-const TASK: &str = r#"
+pub(crate) const TASK: &str = r#"
 [tasks.build]
 key = "{{ repository.full_name }}"
 debounce = { min = "10s", max = "60s" }
@@ -31,7 +31,7 @@ exec = { command = ["true"] }
 "#;
 
 /// Writes secrets to a file of their own and serves these sources with [`TASK`].
-async fn served(secret: &str, sources: &str) -> Served {
+pub(crate) async fn served(secret: &str, sources: &str) -> Served {
     let folder = tempfile::tempdir().unwrap().keep();
     let file = folder.join("secret");
     std::fs::write(&file, secret).unwrap();
@@ -41,11 +41,15 @@ async fn served(secret: &str, sources: &str) -> Served {
     served
 }
 
-fn post(served: &Served, source: &str, body: impl Into<reqwest::Body>) -> RequestBuilder {
+pub(crate) fn post(
+    served: &Served,
+    source: &str,
+    body: impl Into<reqwest::Body>,
+) -> RequestBuilder {
     served.request(Method::POST, &format!("/in/{source}")).body(body)
 }
 
-async fn send(request: RequestBuilder) -> (u16, Value) {
+pub(crate) async fn send(request: RequestBuilder) -> (u16, Value) {
     answer(request.send().await.unwrap()).await
 }
 
@@ -63,7 +67,12 @@ fn now() -> i64 {
 }
 
 /// A signed push of GitHub.
-fn push(served: &Served, secret: &str, delivery: &str, repository: &str) -> RequestBuilder {
+pub(crate) fn push(
+    served: &Served,
+    secret: &str,
+    delivery: &str,
+    repository: &str,
+) -> RequestBuilder {
     let body = json!({ "ref": "refs/heads/main", "repository": { "full_name": repository } });
     let body = body.to_string();
     post(served, "github", body.clone())
