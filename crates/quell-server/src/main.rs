@@ -6,7 +6,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use quell_server::cli;
 
 /// Durable background tasks that run once per burst.
@@ -69,7 +70,11 @@ fn main() -> ExitCode {
         return ended;
     }
     let cli = Cli::parse();
-    quell_server::log::start(if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" });
+    let default = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
+    if let Err(refused) = quell_server::log::start(default) {
+        // As a wrong option: it prints the usage and ends with status 2.
+        Cli::command().error(ErrorKind::InvalidValue, refused).exit();
+    }
     let mut out = std::io::stdout().lock();
     let outcome = match cli.command {
         Command::Demo(args) => quell_server::demo::run(args, &mut out),
