@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use super::guard::{Held, Start};
+use super::guard::{CANNOT_RUN, Held, Start, cannot_run};
 use super::output::{MOST, Printed, output, too_large};
 use super::{Invocation, MAX_OUTPUT, tail};
 
@@ -180,12 +180,24 @@ impl Exec {
                 "the folder {cwd} of command {program:?} is not there"
             ));
         }
-        TaskError::retry(format!("command {program:?} cannot be run: {error}"))
+        TaskError::retry(self.cannot_run(&cannot_run(program, error)))
+    }
+
+    /// Why the command was not run, where its start says so.
+    fn not_run(&self, stderr: &str) -> Option<String> {
+        let program = self.command.first()?;
+        let begins = stderr.starts_with(&cannot_run(program, &""));
+        begins.then(|| self.cannot_run(stderr.lines().next().unwrap_or_default()))
     }
 
     fn judge(&self, status: ExitStatus, stdout: &Tail, stderr: &Tail) -> Result<(), TaskError> {
         if status.success() {
             return Ok(());
+        }
+        if status.code() == Some(CANNOT_RUN.into())
+            && let Some(reason) = self.not_run(&stderr.text())
+        {
+            return Err(TaskError::retry(reason));
         }
         let error = with_outputs(format!("the command ended with {status}"), stdout, stderr);
         let Some(code) = status.code() else { return Err(TaskError::retry(error)) };

@@ -27,7 +27,7 @@ const THIS: &str = "/proc/self/exe";
 /// What starts a command.
 const GO: u8 = b'\n';
 /// The exit status of a command that cannot be run, as shells have it.
-const CANNOT_RUN: u8 = 127;
+pub(super) const CANNOT_RUN: u8 = 127;
 
 /// Whether this process is the binary, which can start itself.
 static IS_BINARY: AtomicBool = AtomicBool::new(false);
@@ -91,8 +91,14 @@ fn run(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     }
     let Some(program) = command.next() else { return ExitCode::FAILURE };
     let error = Command::new(&program).args(command).exec();
-    let _closed = writeln!(std::io::stderr(), "command {program:?} cannot be run: {error}");
+    let program = program.to_string_lossy();
+    let _closed = writeln!(std::io::stderr(), "{}", cannot_run(&program, &error));
     ExitCode::from(CANNOT_RUN)
+}
+
+/// What is said of a command that cannot be run.
+pub(super) fn cannot_run(program: &str, error: &dyn std::fmt::Display) -> String {
+    format!("command {program:?} cannot be run: {error}")
 }
 
 /// How a program is started: by itself, or behind a start that waits.

@@ -10,6 +10,7 @@ pub mod guard;
 mod http;
 mod notice;
 mod output;
+mod program;
 pub(crate) mod signature;
 
 use std::sync::Arc;
