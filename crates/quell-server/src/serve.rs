@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
-use crate::config::{Config, DeclaredQueue, DeclaredTask};
+use crate::config::{Config, DeclaredQueue, DeclaredTask, world};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
 use crate::http::{self, Api, Completions, Pull, Sources};
@@ -62,11 +62,10 @@ pub struct Args {
 /// # Errors
 /// What is wrong with the configuration, the store or the address.
 pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
     if args.check {
-        writeln!(out, "{}: fine, {} tasks", args.config.display(), config.tasks.len())?;
-        return Ok(());
+        return check(&args.config, out);
     }
+    let config = Config::load(&args.config)?;
     let file = match args.history {
         Some(path) => Some(Arc::new(FileSink::append(&path)?)),
         None => None,
@@ -80,6 +79,16 @@ pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
         file.end();
     }
     served
+}
+
+fn check(path: &Path, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
+    let config = Config::load_and_check(path)?;
+    writeln!(out, "{}: fine, {} tasks", path.display(), config.tasks.len())?;
+    if world::is_in_use(&config) {
+        let listen = config.listen;
+        writeln!(out, "note: server.listen: {listen} is in use, as by a server that runs")?;
+    }
+    Ok(())
 }
 
 async fn serve(
@@ -140,6 +149,7 @@ impl Server {
         let listener = bind(config.listen).await?;
         let address = listener.local_addr()?;
         let quell = open(&config, history).await?;
+        warn_of_faults(&config);
         write_settings(&quell, &config.queues, config.schedules).await?;
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
@@ -171,9 +181,9 @@ impl Server {
                 // The process is the server's own.
                 .with_panic_hook();
             for (name, task) in tasks.iter() {
-                let Some(handler) = &task.handler else { continue };
-                warn_of_missing_program(name, handler);
-                builder = builder.register_raw(name.clone(), &task.policy, attempt);
+                if task.handler.is_some() {
+                    builder = builder.register_raw(name.clone(), &task.policy, attempt);
+                }
             }
             let stop = stop_working.clone().cancelled_owned();
             worker.spawn(async move {
@@ -349,17 +359,9 @@ async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, qu
     ended
 }
 
-fn warn_of_missing_program(task: &TaskName, handler: &Handler) {
-    let Handler::Exec(exec) = handler else { return };
-    let Some(program) = exec.command.first() else { return };
-    let found = if program.contains('/') {
-        std::path::Path::new(program).exists()
-    } else {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join(program).exists())
-    };
-    if !found {
-        warn!(%task, program, "command not found, attempts fail until it exists");
+fn warn_of_faults(config: &Config) {
+    for (field, fault) in world::of_handlers(config) {
+        warn!(field, fault, "attempts fail until this is fixed");
     }
 }
 

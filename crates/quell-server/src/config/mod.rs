@@ -18,6 +18,7 @@ pub mod reference;
 mod schedules;
 mod sources;
 mod tasks;
+pub(crate) mod world;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -157,10 +158,22 @@ impl Config {
     /// # Errors
     /// All that is wrong with it, each with file, line and field.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            ConfigError(vec![format!("{}: cannot be read: {error}", path.display())])
-        })?;
-        Config::parse(&text, path)
+        Config::parse(&read(path)?, path)
+    }
+
+    /// Reads a file, and checks what it names outside of it: programs, addresses, folders.
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn load_and_check(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        let config = Config::parse(&text, path)?;
+        let faults = world::faults(&config);
+        if faults.is_empty() {
+            return Ok(config);
+        }
+        let shown = place::show(&text, path, faults);
+        Err(ConfigError(shown))
     }
 
     /// Reads the text of a file that stands at `path`; relative paths in it begin there.
@@ -174,6 +187,11 @@ impl Config {
             ConfigError(shown)
         })
     }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| ConfigError(vec![format!("{}: cannot be read: {error}", path.display())]))
 }
 
 /// What is wrong with a configuration, one line each.

@@ -105,6 +105,20 @@ impl<'t> Document<'t> {
     }
 }
 
+/// Mistakes in fields of a text, as lines with their places, in order.
+pub(super) fn show(text: &str, path: &Path, mistakes: Vec<(String, String)>) -> Vec<String> {
+    let Ok(document) = Document::new(text) else {
+        return mistakes
+            .into_iter()
+            .map(|(field, message)| format!("{field}: {message}"))
+            .collect();
+    };
+    let problem = |(field, message): (String, String)| document.problem(&field, message);
+    let mut problems: Vec<Problem> = mistakes.into_iter().map(problem).collect();
+    problems.sort_by_key(Problem::line);
+    problems.iter().map(|problem| problem.show(path)).collect()
+}
+
 /// Whether a dotted path begins with a name.
 fn begins(path: &str, name: &str) -> bool {
     path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))

@@ -1,6 +1,7 @@
 //! Calling a URL with the payload, signed, bounded in time and in what is read back.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +28,9 @@ const OUTCOME: &str = "quell-outcome";
 const CONNECT: Duration = Duration::from_secs(10);
 /// How much longer than a completion may take its lease lasts, so that a late one is on record as such.
 const LATE: Duration = Duration::from_secs(10);
+
+/// The fewest bytes of a secret whose codes prove completions: anyone may call their URLs.
+const MIN_COMPLETION_SECRET: usize = 16;
 
 /// The methods that a task may call with.
 const METHODS: [Method; 5] =
@@ -179,6 +183,27 @@ impl Http {
     /// How long the target is taken for away.
     pub(crate) fn away_for(&self) -> Option<Duration> {
         self.away.left()
+    /// What is wrong with the settings although they are valid, and with which one: an address that no
+    /// call may connect to, or a secret that can be guessed.
+    pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
+        if let Err(error) = self.check_literal_address() {
+            return Some(("url", error.describe()));
+        }
+        // The guard refuses it once it is resolved.
+        let host = self.url.host_str().unwrap_or_default();
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if host.eq_ignore_ascii_case("localhost") && !may_connect(host, loopback, &self.allow) {
+            return Some(("url", forbidden(host)));
+        }
+        self.completion?;
+        let secret = self.secrets.as_ref()?.first()?;
+        let bytes = secret.signing_key().ok()?.len();
+        let message = format!(
+            "the secret has {bytes} bytes, and can be guessed: give {MIN_COMPLETION_SECRET} or more"
+        );
+        (bytes < MIN_COMPLETION_SECRET).then_some(("completion", message))
+    }
+
     }
 
     /// How long work may take that the target answers with 202.
