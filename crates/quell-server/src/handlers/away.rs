@@ -1,4 +1,4 @@
-//! A target that takes no connections: how long it is left alone.
+//! A target that takes no connections: since when, and how long it is left alone.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,41 +10,78 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Whether a target is away.
 #[derive(Debug, Default)]
-pub(super) struct Away(Mutex<Pause>);
+pub(super) struct Away(Mutex<Option<Absence>>);
 
-#[derive(Debug, Default)]
-struct Pause {
-    until: Option<Instant>,
-    /// How long the last one was; none while the target is there.
-    last: Option<Duration>,
+/// The time since a target took no connection.
+#[derive(Clone, Copy, Debug)]
+struct Absence {
+    since: Instant,
+    until: Instant,
+    /// How long the last pause was.
+    last: Duration,
+}
+
+/// A pause, as it is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    /// How long it still lasts.
+    pub(super) left: Duration,
+    /// How long the target has been away.
+    pub(super) lasted: Duration,
+    /// Whether this call has begun it.
+    pub(super) is_new: bool,
+}
+
+impl Pause {
+    /// Since when the target is away, by this host's clock.
+    pub(super) fn since(&self) -> String {
+        shown(jiff::Timestamp::now().checked_sub(signed(self.lasted)))
+    }
+
+    /// When it is called again, by this host's clock.
+    pub(super) fn next_try(&self) -> String {
+        shown(jiff::Timestamp::now().checked_add(signed(self.left)))
+    }
+}
+
+fn signed(time: Duration) -> jiff::SignedDuration {
+    jiff::SignedDuration::try_from(time).unwrap_or(jiff::SignedDuration::MAX)
+}
+
+fn shown(time: Result<jiff::Timestamp, jiff::Error>) -> String {
+    time.map_or_else(|_| "unknown".to_owned(), |time| format!("{time:.0}"))
 }
 
 impl Away {
-    fn pause(&self) -> MutexGuard<'_, Pause> {
+    fn absence(&self) -> MutexGuard<'_, Option<Absence>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the pause still lasts.
-    pub(super) fn left(&self) -> Option<Duration> {
-        let left = self.pause().until?.checked_duration_since(Instant::now())?;
-        Some(left).filter(|left| !left.is_zero())
+    /// The pause that still lasts.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        let absence = (*self.absence())?;
+        let now = Instant::now();
+        let left = absence.until.checked_duration_since(now).filter(|left| !left.is_zero())?;
+        Some(Pause { left, lasted: now.saturating_duration_since(absence.since), is_new: false })
     }
 
-    /// Begins a pause, or goes on with one that other calls have begun meanwhile; how long it is.
-    pub(super) fn begin(&self) -> Duration {
-        if let Some(left) = self.left() {
-            return left;
+    /// Begins a pause, or goes on with one that other calls have begun meanwhile.
+    pub(super) fn begin(&self) -> Pause {
+        if let Some(pause) = self.pause() {
+            return pause;
         }
-        let mut pause = self.pause();
-        let length = pause.last.map_or(SHORTEST, |last| last.saturating_mul(2).min(LONGEST));
-        (pause.until, pause.last) = (Instant::now().checked_add(length), Some(length));
-        length
+        let mut absence = self.absence();
+        let now = Instant::now();
+        let since = absence.map_or(now, |absence| absence.since);
+        let double = |absence: Absence| absence.last.saturating_mul(2).min(LONGEST);
+        let last = absence.map_or(SHORTEST, double);
+        *absence = Some(Absence { since, until: now.checked_add(last).unwrap_or(now), last });
+        Pause { left: last, lasted: now.saturating_duration_since(since), is_new: true }
     }
 
-    /// The target answers; whether it was away.
-    pub(super) fn end(&self) -> bool {
-        let was = std::mem::take(&mut *self.pause());
-        was.last.is_some()
+    /// The target answers; how long it was away, if it was.
+    pub(super) fn end(&self) -> Option<Duration> {
+        Some(self.absence().take()?.since.elapsed())
     }
 }
 
@@ -55,19 +92,34 @@ mod tests {
     #[test]
     fn pauses_grow_and_one_covers_all_calls_that_fail_in_it() {
         let away = Away::default();
-        assert!(away.left().is_none() && !away.end());
+        assert!(away.pause().is_none() && away.end().is_none());
         let first = away.begin();
-        assert!(away.begin() <= first && away.left().is_some_and(|left| left <= first));
-        let mut lengths = vec![first];
+        let other = away.begin();
+        assert!(first.is_new && !other.is_new && other.left <= first.left);
+        let mut lengths = vec![first.left];
         for _ in 0..6 {
-            away.pause().until = None;
-            lengths.push(away.begin());
+            if let Some(absence) = &mut *away.absence() {
+                absence.until = absence.since;
+            }
+            let next = away.begin();
+            assert!(next.is_new && next.lasted >= other.lasted, "since the first one");
+            lengths.push(next.left);
         }
         assert_eq!(
             lengths.iter().map(Duration::as_secs).collect::<Vec<_>>(),
             [1, 2, 4, 8, 10, 10, 10]
         );
-        assert!(away.end() && !away.end() && away.left().is_none());
-        assert_eq!(away.begin(), SHORTEST);
+        assert!(away.end().is_some() && away.end().is_none() && away.pause().is_none());
+        assert_eq!(away.begin().left, SHORTEST);
+    }
+
+    #[test]
+    fn a_pause_is_shown_in_seconds_of_the_wall_clock() {
+        let (left, lasted) = (Duration::from_secs(3_600), Duration::from_secs(3_600));
+        let pause = Pause { left, lasted, is_new: false };
+        let [since, next]: [jiff::Timestamp; 2] =
+            [pause.since(), pause.next_try()].map(|text| text.parse().unwrap());
+        let apart = next.duration_since(since).as_secs();
+        assert!((7_199..=7_201).contains(&apart), "{since} {next}");
     }
 }

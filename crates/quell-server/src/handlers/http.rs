@@ -11,9 +11,9 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::away::Away;
+use super::away::{Away, Pause};
 use super::completion;
 use super::egress::{Allowed, Guard, forbidden, may_connect};
 use super::output::{MOST, Printed, output, too_large};
@@ -116,20 +116,23 @@ impl Http {
     /// transient; each with the status and the beginning of the answer. The header `quell-outcome`
     /// says otherwise. While the target is away, a snooze.
     pub async fn run(&self, call: &Invocation) -> Result<Option<Payload>, TaskError> {
-        if let Some(left) = self.away.left() {
-            return Err(TaskError::snooze(left));
+        if let Some(pause) = self.away.pause() {
+            return Err(waits(call, pause));
         }
         let answer = match self.send(self.request(call)?, &call.cancelled).await {
             Err(Unsent::Away(error)) => {
                 let pause = self.away.begin();
-                warn!(task = %call.task, %error, ?pause, "target is away, claiming no jobs of the task");
-                return Err(TaskError::snooze(pause));
+                if pause.is_new {
+                    let (task, since, next_try) = (&call.task, pause.since(), pause.next_try());
+                    warn!(%task, %error, since, next_try, "target is away, claiming no jobs of the task");
+                }
+                return Err(waits(call, pause));
             }
             Err(Unsent::Failed(error)) => return Err(error),
             Ok(answer) => answer,
         };
-        if self.away.end() {
-            info!(task = %call.task, "target is back");
+        if let Some(away_for) = self.away.end() {
+            info!(task = %call.task, ?away_for, "target is back");
         }
         let answer = match answer.headers().get(OUTCOME).cloned() {
             Some(named) => return Err(outcome(&named, answer).await),
@@ -180,9 +183,6 @@ impl Http {
         })
     }
 
-    /// How long the target is taken for away.
-    pub(crate) fn away_for(&self) -> Option<Duration> {
-        self.away.left()
     /// What is wrong with the settings although they are valid, and with which one: an address that no
     /// call may connect to, or a secret that can be guessed.
     pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
@@ -204,6 +204,9 @@ impl Http {
         (bytes < MIN_COMPLETION_SECRET).then_some(("completion", message))
     }
 
+    /// How long the target is taken for away.
+    pub(crate) fn away_for(&self) -> Option<Duration> {
+        self.away.pause().map(|pause| pause.left)
     }
 
     /// How long work may take that the target answers with 202.
@@ -284,6 +287,13 @@ impl Http {
         }
         Ok(request.body(body))
     }
+}
+
+/// A job that runs again once its target may be back; no attempt is spent.
+fn waits(call: &Invocation, pause: Pause) -> TaskError {
+    let (since, next_try) = (pause.since(), pause.next_try());
+    debug!(job = %call.job, task = %call.task, since, next_try, "job waits, its target is away");
+    TaskError::snooze(pause.left)
 }
 
 /// The id of a message: the same for every attempt of the same triggers with the same payload, so that a receiver

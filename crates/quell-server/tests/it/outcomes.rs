@@ -291,3 +291,30 @@ async fn a_route_that_takes_completions_needs_no_token() {
     assert_eq!((status, &reply["became"]), (200, &json!("succeeded")), "{reply}");
     served.server.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn r39_the_log_says_that_a_target_is_away_since_when_and_when_it_is_called_again() {
+    let (logged, _guard) = crate::logged::Logged::start(tracing::Level::DEBUG);
+    let url = format!("http://127.0.0.1:{}/", free_port());
+    let served = serve(&task("away", &url, "")).await;
+    let job = served.trigger("away", r#"{"n":1}"#).await["job"].clone();
+    served.job_until(&job, |job| job["starts"].as_u64().unwrap() >= 2).await;
+    served.job_until(&job, |job| job["state"] == "scheduled").await;
+    let time = |line: &str, field: &str| {
+        let text = line.split(&format!("{field}=\"")).nth(1).unwrap_or_else(|| panic!("{line}"));
+        text.split('"').next().unwrap().parse::<jiff::Timestamp>().unwrap()
+    };
+    let lines = logged.with("target is away");
+    let warned: Vec<&String> = lines.iter().filter(|line| line.contains("WARN")).collect();
+    let (first, second) = (warned[0], warned[1]);
+    for line in [first, second] {
+        assert!(line.contains("task=away") && line.contains("Connection refused"), "{line}");
+        assert!(time(line, "next_try") > time(line, "since"), "{line}");
+    }
+    // Seconds are rounded.
+    let apart = time(second, "since").duration_since(time(first, "since")).as_secs();
+    assert!(apart.abs() <= 1, "since the first failure: {first}\n{second}");
+    let of_job = logged.with("job waits, its target is away");
+    assert!(of_job[0].contains(&format!("job={}", job.as_str().unwrap())), "{of_job:?}");
+    served.server.stop().await.unwrap();
+}
