@@ -50,6 +50,7 @@ pub struct JobArgs {
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     /// A debounce key, a job's number, or a trigger's id such as 42.17.
+    #[arg(value_name = "KEY|JOB|TRIGGER")]
     what: String,
     /// The task of the key.
     #[arg(long)]

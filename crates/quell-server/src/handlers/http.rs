@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use quell::failure::Class;
 use quell::{Error, Payload, Result, TaskError, Timestamp};
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
@@ -358,8 +358,25 @@ async fn judged(answer: Response) -> Result<Response, TaskError> {
         return Ok(answer);
     }
     let retry_after = retry_after(answer.headers());
-    let error = format!("the target answered {status}{}", beginning(answer).await);
+    let redirect = status.is_redirection().then(|| redirection(answer.headers()));
+    let redirect = redirect.unwrap_or_default();
+    let error = format!("the target answered {status}{redirect}{}", beginning(answer).await);
     Err(judge(status, retry_after, error))
+}
+
+/// What a redirection means here. Its URL may have what is not for logs, so only its beginning is named.
+fn redirection(headers: &HeaderMap) -> String {
+    let place = headers.get(LOCATION).and_then(|place| place.to_str().ok());
+    let place = place.map(|place| place.split(['?', '#']).next().unwrap_or_default());
+    match place.filter(|place| !place.is_empty()) {
+        Some(place) => {
+            let place = place.get(..place.floor_char_boundary(200)).unwrap_or_default();
+            format!(
+                ", a redirect to {place}, and redirects are not followed: set url to the final one"
+            )
+        }
+        None => ", a redirect without a Location: fix the target or the task's url".to_owned(),
+    }
 }
 
 /// The end of an attempt that a response names.

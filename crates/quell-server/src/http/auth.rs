@@ -40,8 +40,8 @@ fn check(api: &Api, request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, "host", message));
     }
     let safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    // Neither has anything of the store.
-    let open = matches!(request.uri().path(), "/v1/healthz" | openapi::JSON | openapi::PAGE);
+    // None of them has anything of the store.
+    let open = matches!(request.uri().path(), "/" | "/v1/healthz" | openapi::JSON | openapi::PAGE);
     if let Some(token) = api.token.as_ref().filter(|_| !open) {
         if !presents(request.headers(), token) {
             let message = "the bearer token is missing or wrong";

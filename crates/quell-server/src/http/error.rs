@@ -133,17 +133,6 @@ impl ApiError {
     }
 }
 
-impl From<quell::Error> for ApiError {
-    fn from(error: quell::Error) -> Self {
-        let message = error.to_string();
-        if error.unreadable_job().is_some() {
-            return ApiError {
-                kind: "unreadable",
-                ..ApiError::new(StatusCode::CONFLICT, "job", message)
-            };
-        }
-        match error.kind() {
-            ErrorKind::Invalid => {
 impl From<&ApiError> for view::SettlementError {
     fn from(error: &ApiError) -> Self {
         view::SettlementError {
@@ -155,6 +144,17 @@ impl From<&ApiError> for view::SettlementError {
     }
 }
 
+impl From<quell::Error> for ApiError {
+    fn from(error: quell::Error) -> Self {
+        let message = error.to_string();
+        if error.unreadable_job().is_some() {
+            return ApiError {
+                kind: "unreadable",
+                ..ApiError::new(StatusCode::CONFLICT, "job", message)
+            };
+        }
+        match error.kind() {
+            ErrorKind::Invalid => {
                 let field = error.field().unwrap_or("request");
                 let too_large = field == "payload" && message.contains("limit");
                 let status = if too_large {

@@ -19,8 +19,8 @@ mod queues;
 mod quiet;
 mod results;
 mod schedules;
-mod sources;
 mod settle;
+mod sources;
 mod triggers;
 mod unreadable;
 mod workers;
@@ -103,6 +103,7 @@ pub fn router(api: Api) -> Router {
     // They have proofs of their own.
     let open_routes = Router::from(sources::routes().merge(completions::routes()));
     Router::from(routes(max_body))
+        .route("/", get(index))
         .route("/metrics", get(metrics_page))
         .merge(openapi::routes())
         .fallback(|| async { ApiError::not_found("path", "no such path") })
@@ -194,6 +195,18 @@ async fn health(State(api): State<Api>) -> Result<Json<view::Health>, ApiError> 
     }
     api.quell.store().queues().await?;
     Ok(Json(view::Health { status: "ok".to_owned() }))
+}
+
+/// What this is, and where to go on, for people who open the address.
+async fn index() -> Json<serde_json::Value> {
+    Json(serde_json::json!({
+        "name": "quell",
+        "version": env!("CARGO_PKG_VERSION"),
+        "reference": openapi::PAGE,
+        "openapi": openapi::JSON,
+        "health": "/v1/healthz",
+        "metrics": "/metrics",
+    }))
 }
 
 async fn metrics_page(State(api): State<Api>) -> Result<Response, ApiError> {

@@ -37,8 +37,7 @@ struct Asked<'a> {
     /// Run no earlier than this long from now, such as `10m`.
     delay: Option<String>,
     /// Run no earlier than this, such as `2026-03-01T00:00:00Z`.
-    #[schema(value_type = Option<String>)]
-    run_at: Option<jiff::Timestamp>,
+    run_at: Option<String>,
     /// Higher runs first.
     priority: Option<i16>,
     /// A key under which it counts once.
@@ -271,6 +270,7 @@ pub(super) fn known_task<'a>(
         ApiError::not_found("task", format!("{message}: {}", listed(&names, "")))
     })
 }
+
 /// The first of these tasks, for an error; `which` says which they are.
 pub(super) fn listed(names: &[&str], which: &str) -> String {
     let which = if which.is_empty() { String::new() } else { format!(" {which}") };
@@ -288,7 +288,6 @@ pub(super) fn listed(names: &[&str], which: &str) -> String {
 pub(super) fn shortened(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or_default()
 }
-
 
 /// A trigger of the task, as its caller asked for it.
 fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTrigger, ApiError> {
@@ -336,12 +335,25 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTri
 }
 
 fn when(asked: &Asked<'_>) -> Result<When, ApiError> {
-    match (&asked.delay, asked.run_at) {
+    match (&asked.delay, &asked.run_at) {
         (Some(_), Some(_)) => Err(ApiError::invalid("delay", "give delay or run_at, not both")),
-        (Some(delay), None) => Ok(When::After(length("delay", delay)?)),
-        (None, Some(at)) => Ok(When::At(Timestamp::from_micros(at.as_microsecond()))),
+        (Some(text), None) => Ok(When::After(delay("delay", length("delay", text)?)?)),
+        (None, Some(at)) => Ok(When::At(moment("run_at", at)?)),
         (None, None) => Ok(When::Now),
     }
+}
+
+/// A moment as callers write it.
+fn moment(field: &str, text: &str) -> Result<Timestamp, ApiError> {
+    let read = text.parse::<jiff::Timestamp>();
+    read.map(|at| Timestamp::from_micros(at.as_microsecond())).map_err(|_| {
+        let shown = shortened(text);
+        let message = format!(
+            "{field} {shown:?} is not a time: write it as RFC 3339 with a zone, such as \
+             2026-03-01T00:00:00Z or 2026-03-01T01:00:00+01:00"
+        );
+        ApiError::invalid(field, message)
+    })
 }
 
 /// A dedup key and how long it holds, as callers write them.
@@ -385,18 +397,6 @@ pub(super) fn length(field: &str, text: &str) -> Result<std::time::Duration, Api
     duration::parse(text).map_err(|message| ApiError::invalid(field, message))
 }
 
-/// A window by its key.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Window {
-    /// The debounce key.
-    key: String,
-}
-
-/// `POST /v1/tasks/{task}/windows/flush`: due now (R7).
-#[utoipa::path(
-    post,
-    path = "/v1/tasks/{task}/windows/flush",
 /// A delay within the bound: a time that no store can represent is a mistake.
 pub(super) fn delay(
     field: &str,
@@ -410,6 +410,18 @@ pub(super) fn delay(
     Err(ApiError::invalid(field, message))
 }
 
+/// A window by its key.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Window {
+    /// The debounce key.
+    key: String,
+}
+
+/// `POST /v1/tasks/{task}/windows/flush`: due now (R7).
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{task}/windows/flush",
     tag = "windows",
     operation_id = "triggers_flush",
     summary = "Make the open window of a key due now.",

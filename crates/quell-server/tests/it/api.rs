@@ -48,7 +48,7 @@ async fn r40_bad_requests_name_the_field_and_write_nothing() {
         (now, r#"{"payload":1,"delay":"-5s"}"#, 422, "delay"),
         (now, r#"{"payload":1,"delay":"soon"}"#, 422, "delay"),
         (now, r#"{"payload":1,"delay":"1s","run_at":"2030-01-01T00:00:00Z"}"#, 422, "delay"),
-        (now, r#"{"payload":1,"run_at":"tomorrow"}"#, 422, "body"),
+        (now, r#"{"payload":1,"run_at":"tomorrow"}"#, 422, "run_at"),
         (now, r#"{"payload":1,"dedup":""}"#, 422, "dedup"),
         (now, r#"{"payload":1,"dedup":"x","dedup_ttl":"0s"}"#, 422, "dedup_ttl"),
         (now, r#"{"payload":1,"debounce":{"min":"1s","max":"2s"}}"#, 422, "debounce"),
@@ -251,5 +251,39 @@ async fn windows_queues_and_counts_are_read_one_by_one() {
     let (status, queue) = served.get("/v1/queues/default").await;
     assert_eq!((status, &queue["name"], &queue["paused"]), (200, &json!("default"), &json!(false)));
     assert_eq!(served.get("/v1/queues/nosuch").await.0, 404);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_times_that_cannot_be_meant_name_the_field_the_form_and_the_limit() {
+    let served = serve(TASKS).await;
+    let table = [
+        (r#"{"payload":1,"delay":"99999999999h"}"#, "delay", "the limit is 87600h"),
+        (r#"{"payload":1,"delay":"87601h"}"#, "delay", "delay of 87601h is too long"),
+        (r#"{"payload":1,"run_at":"tomorrow"}"#, "run_at", "such as 2026-03-01T00:00:00Z"),
+        (r#"{"payload":1,"run_at":"2026-03-01"}"#, "run_at", "RFC 3339 with a zone"),
+        (r#"{"payload":1,"run_at":"2026-03-01T00:00:00"}"#, "run_at", "RFC 3339 with a zone"),
+    ];
+    for (body, field, needle) in table {
+        let (status, reply) = served.post("/v1/tasks/now/triggers", body).await;
+        assert_eq!((status, &reply["error"]["field"]), (422, &json!(field)), "{body}: {reply}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains(needle), "{body}: {reply}");
+    }
+    let longest = r#"{"payload":1,"delay":"87600h"}"#;
+    assert_eq!(served.post("/v1/tasks/now/triggers", longest).await.0, 202);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_root_says_what_this_is_and_where_to_go_on() {
+    let served = serve_with("token_env = \"PATH\"", TASKS).await;
+    let (status, root) = served.get("/").await;
+    assert_eq!((status, &root["name"]), (200, &json!("quell")), "{root}");
+    assert_eq!(root["version"], env!("CARGO_PKG_VERSION"));
+    for link in ["reference", "openapi", "health"] {
+        let path = root[link].as_str().unwrap();
+        assert_eq!(served.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(served.get("/nosuch").await.0, 401, "other paths need the token");
     served.server.stop().await.unwrap();
 }

@@ -111,7 +111,7 @@ async fn r40_refusals_name_the_parameter_or_the_place_in_the_body() {
     assert_eq!(served.get(&long[..long.len() - 1]).await.0, 200);
 
     let bodies = [
-        ("plain", r#"{"payload":1,"run_at":"tomorrow"}"#, "at run_at"),
+        ("plain", r#"{"payload":1,"run_at":"tomorrow"}"#, "run_at \"tomorrow\""),
         ("plain", r#"{"payload":1,"priority":40000}"#, "at priority"),
         ("plain", r#"{"payload":1,"debounce":{"min":"1s"}}"#, "at debounce"),
         ("plain", r#"{"payload":1,"debounce":{"min":"1s","max":"2s","mox":1}}"#, "at debounce"),

@@ -164,3 +164,121 @@ async fn r29_a_second_signal_does_not_wait_for_attempts() {
     assert_eq!(ended.code(), Some(1));
     assert!(Instant::now() < deadline, "it waited");
 }
+
+#[test]
+fn r40_a_log_level_that_is_none_is_refused_as_a_wrong_option() {
+    for value in ["nonsense", "quell_server=loud"] {
+        let refused = shown(&quell(&["settings"]).env("QUELL_LOG", value).output().unwrap());
+        assert_eq!((refused.0, refused.1.as_str()), (2, ""), "{refused:?}");
+        let expected = format!("error: invalid value {value:?} for 'QUELL_LOG': give error, warn");
+        assert!(refused.2.starts_with(&expected), "{}", refused.2);
+    }
+    for value in ["", "debug", "warn,quell_server=trace"] {
+        let fine = shown(&quell(&["settings"]).env("QUELL_LOG", value).output().unwrap());
+        assert_eq!(fine.0, 0, "{value}: {fine:?}");
+    }
+}
+
+#[test]
+fn explain_without_an_argument_says_what_to_give() {
+    let (code, _, err) = shown(&quell(&["explain"]).output().unwrap());
+    assert!(code == 2 && err.contains("<KEY|JOB|TRIGGER>"), "{err}");
+}
+
+#[test]
+fn r40_a_check_finds_what_would_fail_at_run_time_and_names_the_setting() {
+    let (folder, config) = written("", "");
+    let script = folder.path().join("run.sh");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::write(folder.path().join("secret"), "short").unwrap();
+    let text = format!(
+        "[server]\nlisten = \"192.0.2.1:7777\"\ntoken_file = \"secret\"\nurl = \"https://q.example.com\"\n\
+         [store]\nurl = \"sqlite://{0}/nosuch/q.db\"\n\
+         [tasks.gone]\nexec = {{ command = [\"./nosuch.sh\"] }}\n\
+         [tasks.plain]\nexec = {{ command = [\"./run.sh\"] }}\n\
+         [tasks.path]\nexec = {{ command = [\"quell-no-such-program\"] }}\n\
+         [tasks.folder]\nexec = {{ command = [\"true\"], cwd = \"nosuch\" }}\n\
+         [tasks.inside]\nhttp = {{ url = \"http://127.0.0.1:9/\" }}\n\
+         [tasks.named]\nhttp = {{ url = \"http://localhost:9/\" }}\n\
+         [tasks.later]\nhttp = {{ url = \"https://example.com/\", secret_file = \"secret\", \
+         completion = \"1h\" }}\n\
+         [alerts.a]\non = \"dead\"\nthreshold = 1\nexec = {{ command = [\"./nosuch.sh\"] }}\n",
+        folder.path().display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let (code, out, err) = check(&config);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    for needle in [
+        "quell.toml:2: server.listen: cannot listen on 192.0.2.1:7777: ",
+        "quell.toml:6: store.url: the folder ",
+        "tasks.gone.exec.command: ",
+        "run.sh may not be executed",
+        "tasks.path.exec.command: \"quell-no-such-program\" is in no folder of PATH",
+        "tasks.folder.exec.cwd: ",
+        "tasks.inside.http.url: host \"127.0.0.1\" has no public address",
+        "tasks.named.http.url: host \"localhost\" has no public address",
+        "tasks.later.http.completion: the secret has 5 bytes, and can be guessed: give 16 or more",
+        "alerts.a.exec.command: ",
+    ] {
+        assert!(err.contains(needle), "{needle:?} is missing in {err}");
+    }
+}
+
+#[test]
+fn a_check_beside_a_running_server_notes_that_its_address_is_in_use() {
+    let (folder, config) = written("", PLAIN);
+    let process = Process::serve(&config, &[]);
+    let taken = process.url.trim_start_matches("http://");
+    let text = std::fs::read_to_string(&config).unwrap().replace("127.0.0.1:0", taken);
+    let second = folder.path().join("second.toml");
+    std::fs::write(&second, text).unwrap();
+    let (code, out, err) = check(&second);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains(&format!("note: server.listen: {taken} is in use")), "{out}");
+}
+
+#[test]
+fn r25_a_command_that_cannot_be_started_is_logged_with_its_path_and_the_reason() {
+    let tasks = ["gone", "plain", "bad"].map(|name| {
+        format!(
+            "[tasks.{name}]\nretry = {{ max_attempts = 1 }}\nexec = {{ command = [\"./{name}.sh\"] }}\n"
+        )
+    });
+    let (folder, config) = written("", &tasks.concat());
+    let script = |name: &str, text: &str, mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    script("plain.sh", "#!/bin/sh\n", 0o644);
+    script("bad.sh", "#!/no/such/sh\n", 0o755);
+    let log = std::fs::File::create(folder.path().join("log")).unwrap();
+    let args = ["serve", "--config", config.to_str().unwrap()];
+    let process = Process::start(quell(&args).stderr(log));
+    for name in ["gone", "plain", "bad"] {
+        let (_, id, _) = shown(&process.ask(&["trigger", name, "1", "--json"]));
+        let receipt: serde_json::Value = serde_json::from_str(&id).unwrap();
+        let ended =
+            shown(&process.ask(&["result", receipt["job"].as_str().unwrap(), "--wait", "20s"]));
+        assert_eq!(ended.0, 1, "{ended:?}");
+    }
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (name, reasons) in [
+        ("gone.sh", ["cannot be run: No such file or directory", ""]),
+        ("plain.sh", ["cannot be run: Permission denied", "chmod +x"]),
+        ("bad.sh", ["cannot be run: No such file or directory", "/no/such/sh"]),
+    ] {
+        let dead = |line: &&str| line.contains("job is dead") && line.contains(&path(name));
+        let lines: Vec<&str> = log.lines().filter(dead).collect();
+        assert_eq!(lines.len(), 1, "{name}: {log}");
+        assert!(
+            reasons.iter().all(|reason| lines[0].contains(reason)),
+            "{reasons:?}: {}",
+            lines[0]
+        );
+        let warned = log.lines().filter(|line| line.contains("until this is fixed"));
+        assert!(warned.clone().any(|line| line.contains(&path(name))), "at the start, too: {log}");
+    }
+}

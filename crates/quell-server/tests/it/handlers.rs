@@ -256,6 +256,8 @@ async fn targets_that_fail_leave_recorded_attempts_and_stop_no_other_task() {
     let away =
         "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
     let (redirects, _requests, _four) = target(away).await;
+    let nowhere = "HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n";
+    let (nowhere, _requests, _five) = target(nowhere).await;
     let task = |name: &str, url: &str, more: &str| {
         format!(
             "[tasks.{name}]\ntimeout = \"300ms\"\n{more}\n\
@@ -268,6 +270,7 @@ async fn targets_that_fail_leave_recorded_attempts_and_stop_no_other_task() {
         task("breaks", &breaks, once),
         task("refuses", &refuses, ""),
         task("redirects", &redirects, ""),
+        task("nowhere", &nowhere, ""),
         "[tasks.inside]\nhttp = { url = \"http://169.254.169.254/latest\" }\n".to_owned(),
         "[tasks.fine]\nexec = { command = [\"true\"] }\n".to_owned(),
     ];
@@ -276,7 +279,8 @@ async fn targets_that_fail_leave_recorded_attempts_and_stop_no_other_task() {
         ("hangs", "300ms"),
         ("breaks", "500 Internal Server Error: ouch"),
         ("refuses", "410 Gone"),
-        ("redirects", "302 Found"),
+        ("redirects", "302 Found, a redirect to http://169.254.169.254/, and redirects are not"),
+        ("nowhere", "302 Found, a redirect without a Location: fix the target or the task's url"),
         ("inside", "no public address"),
     ];
     for (name, needle) in table {

@@ -49,9 +49,9 @@ mod outputs;
 #[cfg(test)]
 mod pull;
 #[cfg(test)]
-mod queues;
-#[cfg(test)]
 mod pull_ends;
+#[cfg(test)]
+mod queues;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
