@@ -162,9 +162,24 @@ function timeout(method, path, ms) {
 function transport(method, path, cause) {
   const codes = codesOf(cause);
   const sent = !codes.some((code) => NOT_SENT.has(code));
-  const detail = codes[0] ?? (cause instanceof Error ? cause.message : String(cause));
-  const message = `${method} ${path}: the request failed: ${detail}`;
+  const message = `${method} ${path}: the request failed: ${messagesOf(cause)}`;
   return new QuellError({ kind: "transport", message, sent, cause });
+}
+
+/** The message of an error and of its causes, which say more. @param {any} error */
+function messagesOf(error) {
+  /** @type {string[]} */
+  const texts = [];
+  for (let cause = error, depth = 0; cause !== undefined && depth < 8; depth += 1) {
+    const { code, errors } = /** @type {{ code?: unknown, errors?: unknown }} */ (cause ?? {});
+    // A connection that was tried at several addresses has no message of its own.
+    const first = Array.isArray(errors) && errors[0] instanceof Error ? errors[0].message : "";
+    const text = (cause instanceof Error ? cause.message : String(cause)) || first;
+    const coded = typeof code === "string" && !text.includes(code) ? `${text} (${code})` : text;
+    if (coded !== "" && !texts.some((shown) => shown.includes(coded))) texts.push(coded.trim());
+    cause = cause instanceof Error ? cause.cause : undefined;
+  }
+  return texts.join(": ");
 }
 
 /** The codes of an error and of its causes. @param {any} error @returns {string[]} */

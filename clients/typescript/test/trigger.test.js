@@ -204,7 +204,8 @@ test("a server that stays away: the error says whether the outcome is unknown", 
   await assert.rejects(quell.trigger("echo", 1), (error) => {
     assert.ok(error instanceof QuellError && !(error instanceof UnknownOutcomeError));
     assert.equal(error.kind, "transport");
-    assert.match(error.message, /ECONNREFUSED/);
+    assert.match(error.message, /connect ECONNREFUSED 127\.0\.0\.1:\d+/);
+    assert.ok(error.cause instanceof Error, "fetch's own error");
     return true;
   });
 });
@@ -301,4 +302,27 @@ test("jobs are shown and cancelled, windows flushed", async (t) => {
   server.fault("cancel", { drop: "after" });
   await assert.rejects(quell.cancelWindow("echo", "k"), UnknownOutcomeError);
   assert.equal(server.of("flush")[0].body, '{"key":"k\\""}');
+});
+
+test("an error names what its connection failed of, however deep that is", async () => {
+  const inner = Object.assign(new Error("certificate has expired"), { code: "CERT_HAS_EXPIRED" });
+  const address = Object.assign(new Error("connect EHOSTUNREACH 10.0.0.9:80"), {
+    code: "EHOSTUNREACH",
+  });
+  const several = Object.assign(new AggregateError([address]), { code: "EHOSTUNREACH" });
+  const cases = [
+    [inner, "fetch failed: certificate has expired (CERT_HAS_EXPIRED)"],
+    [several, "fetch failed: connect EHOSTUNREACH 10.0.0.9:80"],
+    [undefined, "fetch failed"],
+  ];
+  for (const [cause, expected] of cases) {
+    const thrown = new TypeError("fetch failed", { cause });
+    const fetch = () => Promise.reject(thrown);
+    const quell = new Quell({ url: "http://127.0.0.1:1", fetch, retryMs: 0 });
+    await assert.rejects(quell.result("7"), (error) => {
+      assert.equal(error.message, `GET /v1/jobs/7/result: the request failed: ${expected}`);
+      assert.equal(error.cause, thrown);
+      return true;
+    });
+  }
 });
