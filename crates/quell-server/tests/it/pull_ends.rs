@@ -144,13 +144,35 @@ async fn r27_a_settlement_that_is_sent_again_counts_once() {
     served.server.stop().await.unwrap();
 }
 
+#[tokio::test]
+async fn r39_a_settlement_that_the_store_fails_for_is_unknown_and_the_others_are_taken() {
+    let (api, quell, tasks) = in_process::failing();
+    let leases = in_process::claim_all(&quell, &tasks, 5).await;
+    let end = |lease: &quell::worker::pull::PullLease| json!({"lease": lease.to_string(), "outcome": "succeeded"});
+    let body = json!({"settlements": leases.iter().map(end).collect::<Vec<_>>()});
+    let (status, answer) = in_process::ask(&api, "/v1/workers/w/settle", &body).await;
+    assert_eq!(status, 200, "{answer}");
+    for (lease, settled) in leases.iter().zip(answer["settled"].as_array().unwrap()) {
+        let is_bad = lease.lease.job == in_process::BAD;
+        let expected = if is_bad { "unknown" } else { "succeeded" };
+        assert_eq!(settled["became"], expected, "{answer:#}");
+        assert_eq!(settled["error"]["kind"] == "internal", is_bad, "{answer:#}");
+        assert_eq!(settled["error"]["id"].is_string(), is_bad, "{answer:#}");
+    }
+    // Alone it fails the request, which a worker repeats.
+    let bad = leases.iter().find(|lease| lease.lease.job == in_process::BAD).unwrap();
+    let alone = json!({"settlements": [end(bad)]});
+    assert_eq!(in_process::ask(&api, "/v1/workers/w/settle", &alone).await.0, 500);
+}
+
 /// Claims that wait have a bound of their own: the server still answers other requests.
 #[tokio::test]
 async fn at_most_768_claims_wait_at_a_server() {
     let (api, tasks) = in_process::api().await;
     let mut claims = tokio::task::JoinSet::new();
     for number in 0..800 {
-        claims.spawn(in_process::claim(api.clone(), number));
+        let api = api.clone();
+        claims.spawn(async move { in_process::claim(api, number, "25s").await });
     }
     for _ in 0..32 {
         let (status, body) = claims.join_next().await.unwrap().unwrap();
@@ -158,7 +180,7 @@ async fn at_most_768_claims_wait_at_a_server() {
     }
     let more = tokio::time::timeout(Duration::from_millis(200), claims.join_next()).await;
     assert!(more.is_err(), "the others wait: {more:?}");
-    let (status, _) = in_process::claim_without_wait(api.clone()).await;
+    let (status, _) = in_process::claim(api, 10_000, "0s").await;
     assert_eq!(status, 200, "one that does not wait needs no place");
     tasks.close();
     while let Some(ended) = claims.join_next().await {
@@ -197,18 +219,52 @@ async fn more_completions_than_one_call_settles_may_be_overdue_at_once() {
 mod in_process {
     use std::sync::Arc;
 
+    use async_trait::async_trait;
     use axum::body::Body;
+    use quell::store::{
+        Answer, Capabilities, EndNotification, MemoryStore, Now, Operation, Store, Wakeups,
+    };
     use quell::worker::WorkerId;
     use quell::worker::pull::{PullClaim, PullLease, PullProcess, PullTasks};
-    use quell::{Batch, Payload, Policy, Quell, TaskName};
+    use quell::{Batch, ErrorKind, JobId, Payload, Policy, Quell, TaskName, Timestamp};
     use quell_server::http::{self, Api, Completions, Pull, Sources};
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
     use super::*;
 
-    async fn pulled(policy: &Policy) -> (Quell, PullTasks) {
-        let quell = Quell::open("memory:").await.unwrap();
+    /// The job that [`Failing`] cannot settle.
+    pub(super) const BAD: JobId = JobId::new(3);
+
+    /// A store that fails for good where a call settles one job.
+    #[derive(Debug)]
+    struct Failing(MemoryStore);
+
+    #[async_trait]
+    impl Store for Failing {
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        async fn call(&self, now: Now, operation: Operation) -> quell::Result<Answer> {
+            if let Operation::Settle { settlements } = &operation
+                && settlements.iter().any(|one| one.lease.job == BAD)
+            {
+                return Err(quell::Error::new(ErrorKind::Corrupt, "made up"));
+            }
+            self.0.call(now, operation).await
+        }
+
+        fn wakeups(&self) -> Wakeups {
+            self.0.wakeups()
+        }
+
+        fn ended(&self, job: JobId) -> EndNotification {
+            self.0.ended(job)
+        }
+    }
+
+    fn pulled(quell: Quell, policy: &Policy) -> (Quell, PullTasks) {
         let tasks = PullTasks::new(quell.clone());
         let tasks = tasks.task(TaskName::new("echo").unwrap(), policy).unwrap();
         (quell, tasks)
@@ -216,10 +272,23 @@ mod in_process {
 
     /// The API of a server whose workers pull the task `echo`.
     pub(super) async fn api() -> (axum::Router, PullTasks) {
+        let quell = Quell::open("memory:").await.unwrap();
+        let (quell, tasks) = pulled(quell, &Policy::default());
+        (router(quell, &tasks), tasks)
+    }
+
+    /// The same on a store that fails for a job.
+    pub(super) fn failing() -> (axum::Router, Quell, PullTasks) {
+        let store = Arc::new(Failing(MemoryStore::new(Timestamp::from_secs(1_000))));
+        let quell = Quell::with_store(store).build().unwrap();
+        let (quell, tasks) = pulled(quell, &Policy::default());
+        (router(quell.clone(), &tasks), quell, tasks)
+    }
+
+    fn router(quell: Quell, tasks: &PullTasks) -> axum::Router {
         let text = "[tasks.echo]\npull = true\n";
         let path = std::path::Path::new("quell.toml");
         let config = quell_server::config::Config::parse(text, path).unwrap();
-        let (quell, tasks) = pulled(&Policy::default()).await;
         let api = Api {
             quell,
             tasks: Arc::new(config.tasks),
@@ -233,32 +302,30 @@ mod in_process {
             max_body: 1 << 20,
             stopping: CancellationToken::new(),
         };
-        (http::router(api), tasks)
+        http::router(api)
     }
 
-    pub(super) async fn claim(api: axum::Router, number: u32) -> (u16, Value) {
-        ask(api, number, "25s").await
-    }
-
-    pub(super) async fn claim_without_wait(api: axum::Router) -> (u16, Value) {
-        ask(api, 10_000, "0s").await
-    }
-
-    async fn ask(api: axum::Router, number: u32, wait: &str) -> (u16, Value) {
+    /// The answer to a claim of worker `wNUMBER`.
+    pub(super) async fn claim(api: axum::Router, number: u32, wait: &str) -> (u16, Value) {
         let body = json!({"tasks": ["echo"], "wait": wait, "process": {"incarnation": 5}});
-        let request = axum::http::Request::post(format!("/v1/workers/w{number}/claim"))
+        ask(&api, &format!("/v1/workers/w{number}/claim"), &body).await
+    }
+
+    pub(super) async fn ask(api: &axum::Router, path: &str, body: &Value) -> (u16, Value) {
+        let request = axum::http::Request::post(path)
             .header("host", "localhost")
             .header("content-type", "application/json")
             .body(Body::from(body.to_string()))
             .unwrap();
-        let answer = api.oneshot(request).await.unwrap();
+        let answer = api.clone().oneshot(request).await.unwrap();
         let status = answer.status().as_u16();
         let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
         (status, serde_json::from_slice(&body).unwrap())
     }
 
     pub(super) async fn completions() -> (Completions, Quell, PullTasks) {
-        let (quell, tasks) = pulled(&Policy::default().attempts(1)).await;
+        let quell = Quell::open("memory:").await.unwrap();
+        let (quell, tasks) = pulled(quell, &Policy::default().attempts(1));
         (Completions::new(tasks.clone(), Arc::default()), quell, tasks)
     }
 
