@@ -265,6 +265,14 @@ impl Book {
                 let token = self.jobs.get(job).map_or(LeaseToken::NONE, |view| view.token);
                 self.ended(at, *t, *job, token, SettledAs::Cancelled, Spent::Attempt);
             }
+            Event::Adjust { job, run_now, priority, .. } => {
+                if let Some(view) = self.jobs.get_mut(job) {
+                    view.run_now.extend(run_now.then_some(at));
+                    view.reprioritised |= priority.is_some();
+                    view.priority = priority.unwrap_or(view.priority);
+                    view.lines.push(at);
+                }
+            }
             Event::Redrive { t, job, became, .. } => {
                 if let Some(view) = self.jobs.get_mut(job) {
                     (view.attempt, view.failures, view.ended) = (0, 0, None);

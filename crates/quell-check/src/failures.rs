@@ -59,7 +59,7 @@ impl Property for Failures {
                     Failed { at, t, job, view, became, permanent, exhausted, asked, cut_short };
                 self.failed(book, &failed, found);
             }
-            Event::Redrive { job, .. } => {
+            Event::Redrive { job, .. } | Event::Adjust { job, run_now: true, .. } => {
                 self.held.remove(job);
             }
             _ => {}

@@ -41,6 +41,10 @@ impl Property for Moves {
                 let waits = |state: JobState| !state.is_ended();
                 moves(book, (*job, *t), waits, "it was cancelled", at, found);
             }
+            Event::Adjust { t, job, .. } => {
+                let waits = |state| state == JobState::Scheduled;
+                moves(book, (*job, *t), waits, "it was changed as one that waits", at, found);
+            }
             Event::Redrive { t, job, became, .. } => {
                 moves(book, (*job, *t), dead, "it was redriven", at, found);
                 absorbed(book, (*job, *t), *became, at, found);
@@ -283,6 +287,9 @@ impl Line {
 /// What the calls asked for, or what the store says where a call did not say. Triggers that a
 /// leading edge does not run ask for nothing.
 fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
+    if job.reprioritised {
+        return job.priority;
+    }
     let of_job = TriggerId { job: id, seq: 0 }..=TriggerId { job: id, seq: job.count };
     let runs = book.triggers.range(of_job).filter(|(one, _)| !job.suppressed.contains(&one.seq));
     let asked: Option<Vec<i16>> = runs.map(|(_, op)| book.ops.get(op)?.priority).collect();

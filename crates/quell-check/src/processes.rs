@@ -82,11 +82,13 @@ const UNANSWERED: &str = "a call that got no answer may have been done";
 /// The calls that an operator makes; all others are work.
 const OPERATING: &[&str] = &[
     "set_queue",
+    "replace_queue",
     "delete_queue",
     "set_task",
     "flush",
     "cancel_key",
     "cancel",
+    "adjust",
     "redrive",
     "discard",
     "import_dead",
@@ -214,6 +216,7 @@ impl Process {
             | Event::Prune { .. }
             | Event::Ticked { .. } => self.works = true,
             Event::Cancel { .. }
+            | Event::Adjust { .. }
             | Event::Redrive { .. }
             | Event::Discard { .. }
             | Event::Import { .. }

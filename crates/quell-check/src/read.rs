@@ -135,6 +135,7 @@ pub(super) fn job_of(event: &Event) -> Option<JobId> {
         | Event::Expire { job, .. }
         | Event::Settle { job, .. }
         | Event::Cancel { job, .. }
+        | Event::Adjust { job, .. }
         | Event::Redrive { job, .. }
         | Event::Discard { job, .. }
         | Event::Import { job, .. }

@@ -88,6 +88,12 @@ fn quiet(
     if job.closes.iter().any(|(_, closed)| *closed <= claim.t) {
         return;
     }
+    let before = index.checked_sub(1).and_then(|before| job.claims.get(before));
+    let since = before.map_or(0, |claim| claim.at);
+    if job.run_now.iter().any(|at| (since..claim.at).contains(at)) {
+        found.holds("P6");
+        return;
+    }
     let Some(opened) = job.joins.first() else { return };
     let Some(last) = job.joins.iter().rev().find(|joined| joined.at < claim.at) else { return };
     let Some(steps @ [first, ..]) = policies.upto(job, last.upto) else {

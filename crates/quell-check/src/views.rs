@@ -132,6 +132,10 @@ pub struct JobView {
     pub bound: Option<Timestamp>,
     /// Whether someone flushed the window: its bound moved without a trigger.
     pub flushed: bool,
+    /// The lines in which an operator made it due: no quiet period and no backoff held it then.
+    pub run_now: Vec<usize>,
+    /// Whether an operator set its priority: what the calls asked for counts no more.
+    pub reprioritised: bool,
     /// No earlier than this.
     pub nb: Timestamp,
     /// Why it is due then.
@@ -201,6 +205,8 @@ impl JobView {
             due: first,
             bound: None,
             flushed: false,
+            run_now: Vec::new(),
+            reprioritised: false,
             nb: Timestamp::MIN,
             reason: DueReason::Immediate,
             token: LeaseToken::NONE,
@@ -270,6 +276,7 @@ impl JobView {
             }
             Event::Redrive { .. } | Event::Discard { .. } => self.state != JobState::Dead,
             Event::Cancel { .. } => self.state.is_ended(),
+            Event::Adjust { .. } => self.state != JobState::Scheduled,
             Event::Prune { .. } => !self.state.is_ended(),
             _ => false,
         }

@@ -9,6 +9,7 @@ use quell_core::checkup::Checkup;
 use quell_core::effect::{EffectStart, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
+use quell_core::job::{Adjusted, Adjustment};
 use quell_core::part::Notifications;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
@@ -312,6 +313,20 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(())
     }
 
+    async fn replace_queue(
+        &self,
+        queue: &QueueName,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<bool> {
+        settings.validate()?;
+        Ok(step!(self, "replace a queue's settings", (Time::Last, 0), |step| {
+            step.load_queue(queue).await?;
+            step.close_gates();
+            step.take(|part| part.replace_queue(queue, known, settings))
+        }))
+    }
+
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
         Ok(step!(self, "delete a queue", (Time::Last, 0), |step| {
             step.load_queue(queue).await?;
@@ -379,6 +394,14 @@ impl<B: Backend> Steps for Engine<B> {
         step!(self, "cancel a job", (now, 0), |step| {
             step.load_around(&[id]).await?;
             step.take(|part| part.cancel(id, reason))
+        })
+    }
+
+    async fn adjust(&self, now: Now, id: JobId, adjustment: Adjustment) -> Result<Adjusted> {
+        adjustment.validate()?;
+        step!(self, "change a waiting job", (now, 0), |step| {
+            step.load_around(&[id]).await?;
+            step.take(|part| part.adjust(id, &adjustment))
         })
     }
 

@@ -10,6 +10,7 @@ use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::checkup::Checkup;
 use quell_core::effect::EffectStart;
 use quell_core::heartbeat::{Heartbeat, Workers};
+use quell_core::job::{Adjusted, Adjustment};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
@@ -137,6 +138,19 @@ impl<D: Directory> Sharded<D> {
         }
         Ok(parts)
     }
+}
+
+/// Refuses limits of a queue that is spread over several shards.
+fn check_limits(queue: &QueueName, settings: &QueueSettings, shards: usize) -> Result<()> {
+    let limited = settings.limits_concurrency() || settings.limits_rate();
+    if shards <= 1 || !limited {
+        return Ok(());
+    }
+    let message = format!(
+        "queue {queue} is spread over {shards} shards, and limits hold on one only: leave it on \
+         one shard, or limit workers instead"
+    );
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 fn at(error: Error, batch: &Batch, index: usize) -> Error {
@@ -319,16 +333,30 @@ impl<D: Directory> Steps for Sharded<D> {
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
         let shards = self.shards.of_queue(queue).await?;
-        let limited = settings.limits_concurrency() || settings.limits_rate();
-        if shards.len() > 1 && limited {
-            let message = format!(
-                "queue {queue} is spread over {} shards, and limits hold on one only: leave it on \
-                 one shard, or limit workers instead",
-                shards.len()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        check_limits(queue, settings, shards.len())?;
         try_join_all(shards.iter().map(|shard| shard.set_queue(queue, settings))).await.map(drop)
+    }
+
+    /// Of a queue that is spread over several shards, the settings are compared before they are
+    /// written, and not in one step.
+    async fn replace_queue(
+        &self,
+        queue: &QueueName,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<bool> {
+        settings.validate()?;
+        let shards = self.shards.of_queue(queue).await?;
+        check_limits(queue, settings, shards.len())?;
+        if let [only] = &shards[..] {
+            return only.replace_queue(queue, known, settings).await;
+        }
+        let there = self.queues().await?.into_iter().find(|there| there.name == *queue);
+        let is_same = there.as_ref().map(|there| &there.settings) == known;
+        if is_same {
+            try_join_all(shards.iter().map(|shard| shard.set_queue(queue, settings))).await?;
+        }
+        Ok(is_same)
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
@@ -425,6 +453,10 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()> {
         self.of_job(id).await?.cancel(now, id, reason).await
+    }
+
+    async fn adjust(&self, now: Now, id: JobId, adjustment: Adjustment) -> Result<Adjusted> {
+        self.of_job(id).await?.adjust(now, id, adjustment).await
     }
 
     async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {

@@ -9,6 +9,7 @@
 //! inside did.
 
 mod absorb;
+mod adjust;
 mod claims;
 mod dead;
 mod effects;
@@ -105,6 +106,7 @@ impl Bug {
             receipts::BUGS,
             windows::BUGS,
             absorb::BUGS,
+            adjust::BUGS,
             keys::BUGS,
             claims::BUGS,
             limits::BUGS,

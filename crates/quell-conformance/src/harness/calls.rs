@@ -8,6 +8,7 @@ use quell_core::alert::AlertState;
 use quell_core::dedup::Dedup;
 use quell_core::heartbeat::Heartbeat;
 use quell_core::idempotency::Idempotency;
+use quell_core::job::Adjustment;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
     AlertName, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease, NewTrigger,
@@ -298,6 +299,14 @@ fn operators() -> Vec<Case> {
             "cancel",
             step!(|s, t| start(s, t, &[plain("1")]).await?),
             step!(|s, t, j| s.cancel(Some(t), j, "no more").await?),
+        ),
+        writes(
+            "adjust",
+            step!(|s, t, j| end(s, t, j, fails(secs(9), false)).await?),
+            step!(|s, t, j| {
+                let adjustment = Adjustment::default().run_now(true).priority(3);
+                s.adjust(Some(t), j, adjustment).await?
+            }),
         ),
         writes(
             "redrive",

@@ -112,7 +112,7 @@ impl<S: Store> Lesser<S> {
     /// What it refuses, and what it leaves out of what is asked.
     fn less(&self, operation: &mut Operation) -> Result<()> {
         match operation {
-            Operation::SetQueue { settings, .. }
+            Operation::SetQueue { settings, .. } | Operation::ReplaceQueue { settings, .. }
                 if settings.limits_concurrency() || settings.limits_rate() =>
             {
                 self.needs(Capability::ExactLimits, "limit the workers of the queue instead")?;
@@ -143,6 +143,9 @@ impl<S: Store> Lesser<S> {
                 if !self.claims.priorities {
                     schedule.trigger.priority = 0;
                 }
+            }
+            Operation::Adjust { adjustment, .. } if !self.claims.priorities => {
+                adjustment.priority = adjustment.priority.and(Some(0));
             }
             Operation::ImportDead { exports } if !self.claims.priorities => {
                 exports.iter_mut().for_each(|export| export.job.priority = 0);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_core::heartbeat::Heartbeat;
+use quell_core::job::{Adjusted, Adjustment};
 use quell_core::trace::TraceContext;
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
@@ -307,6 +308,14 @@ impl Rig {
     /// Makes the open window of a key of task `t` due now.
     pub async fn flush(&self, k: &str) -> Option<JobId> {
         self.store.flush(Some(self.now), &task("t"), &key(k)).await.expect("the store flushes")
+    }
+
+    /// Changes a job that waits.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn adjust(&self, id: JobId, adjustment: Adjustment) -> Result<Adjusted> {
+        self.store.adjust(Some(self.now), id, adjustment).await
     }
 
     /// When a worker that knows task `t` has to look again.

@@ -224,6 +224,7 @@ impl Pair {
             Op::Flush(_)
             | Op::CancelKey(_)
             | Op::Cancel(_)
+            | Op::Adjust { .. }
             | Op::SetQueue { .. }
             | Op::DeleteQueue(_)
             | Op::SetAlert { .. }
@@ -264,6 +265,9 @@ impl Pair {
             }
             Op::CancelKey(k) => {
                 ask!(self, op, cancel_key(now, &t, &key(&format!("k{k}"))));
+            }
+            Op::Adjust { id, adjustment } => {
+                ask!(self, op, adjust(now, self.id(*id), *adjustment));
             }
             Op::Cancel(id) => drop(ask!(self, op, cancel(now, self.id(*id), "enough"))),
             Op::SetQueue { queue, settings } => {

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
+use quell_core::job::Adjustment;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, PartitionOrder,
@@ -64,6 +65,10 @@ pub(super) enum Op {
     Flush(u8),
     CancelKey(u8),
     Cancel(u64),
+    Adjust {
+        id: u64,
+        adjustment: Adjustment,
+    },
     Prune,
     SetQueue {
         queue: u8,
@@ -175,6 +180,9 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         1 => (0_u8..3).prop_map(Op::Flush),
         1 => (0_u8..3).prop_map(Op::CancelKey),
         1 => (1_u64..12).prop_map(Op::Cancel),
+        2 => (1_u64..12, any::<bool>(), prop::option::of(-2_i16..3)).prop_map(
+            |(id, run_now, priority)| Op::Adjust { id, adjustment: Adjustment { run_now, priority } },
+        ),
         4 => dead_op().prop_map(Op::Dead),
         1 => Just(Op::Prune),
         2 => (other(), settings()).prop_map(|(queue, settings)| Op::SetQueue { queue, settings }),

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::history::{Event, History, Sink};
+use quell_core::job::Adjustment;
 use quell_core::window::DueReason;
 use quell_core::{
     JobId, JobState, Lease, NewTrigger, QueueSettings, Retention, SettledAs, Settlement,
@@ -134,6 +135,9 @@ pub async fn expiries_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: 
     recorder.take();
     let became = rig.redrive(run.id).await.expect("redrives");
     assert_eq!(recorder.take()[0], Event::Redrive { t, job: run.id, became, edited: false });
+    rig.adjust(run.id, Adjustment::default().priority(0)).await.expect("it waits");
+    let (run_now, priority) = (false, Some(0));
+    assert_eq!(recorder.take(), [Event::Adjust { t, job: run.id, run_now, priority }]);
     rig.cancel(run.id).await.expect("cancels");
     assert_eq!(recorder.take(), [Event::Cancel { t, job: run.id }]);
 

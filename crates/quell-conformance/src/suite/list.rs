@@ -173,6 +173,15 @@ macro_rules! rule_tests {
                     r26_illegal_moves_are_refused,
                     jobs_are_listed_page_by_page needs Listing,
                 ]
+                adjust: [
+                    r15_run_now_ends_each_wait,
+                    r07_r15_a_join_does_not_undo_a_run_now,
+                    r11_run_now_waits_for_the_running_attempt,
+                    r13_run_now_waits_for_the_throttles_period,
+                    r15_r30_a_new_priority_moves_a_job_in_line needs Priorities,
+                    r15_only_jobs_that_wait_are_changed,
+                    r32_settings_are_replaced_by_who_knows_them,
+                ]
                 dead: [
                     r25_the_dead_are_found_by_what_they_died_of needs Listing,
                     r25_deaths_of_one_moment_are_paged_without_gaps needs Listing,

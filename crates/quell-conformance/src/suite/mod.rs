@@ -7,6 +7,7 @@
 
 pub mod absorb;
 pub mod accept;
+pub mod adjust;
 pub mod alerts;
 pub mod capability;
 pub mod closed;

@@ -103,7 +103,7 @@ pub fn describe_reason(reason: DueReason) -> &'static str {
         DueReason::Max => "the longest delay (max) after the first trigger",
         DueReason::MaxTriggers => "the number of triggers reached max_triggers",
         DueReason::CollectFull => "collect reached its cap",
-        DueReason::Flushed => "someone flushed the window",
+        DueReason::Flushed => "an operator made it due: a flush, or run now",
         DueReason::Leading => "the leading edge: the key was quiet before",
         DueReason::Throttled => "the throttle: one period after the start before it",
         DueReason::Backoff => "the backoff after a failed attempt",

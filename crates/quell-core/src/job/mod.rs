@@ -4,6 +4,7 @@
 //! refuses the rest. Stores that keep rows load a [`Job`], call the move, and write it back; where
 //! they restate a move in their own language, tests compare the two.
 
+mod adjust;
 mod explain;
 mod shape;
 
@@ -16,6 +17,7 @@ use crate::edge::{Edge, KeyMemory};
 use crate::payload::{elements_of, present};
 use crate::trace::Traces;
 use crate::window::{DueReason, Window};
+pub use adjust::{Adjusted, Adjustment};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use shape::Shape;
 

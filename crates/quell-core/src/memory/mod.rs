@@ -4,10 +4,11 @@
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` has the rows, `indexes` what follows from them, `limits` the settings,
 //! `line` the order of jobs, `effects` the records of attempts, `alerts` the states of alerts,
-//! `moves` changes them, `dead` has the dead ones, `results` their outcomes, `workers` the worker
+//! `moves` changes them and `adjust` does what an operator asks for, `dead` has the dead ones, `results` their outcomes, `workers` the worker
 //! rows, `rows` shows them to `accept`, `schedules` makes ticks into triggers, `snapshot` sets them
 //! beside others. `part` lends all of it to stores that keep their rows elsewhere.
 
+mod adjust;
 mod alerts;
 mod dead;
 mod effects;
@@ -33,6 +34,7 @@ use crate::alert::{AlertRow, AlertState, Overview};
 use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::history::{Event, Sink};
+use crate::job::{Adjusted, Adjustment};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
@@ -231,6 +233,16 @@ impl Steps for MemoryStore {
         Ok(())
     }
 
+    async fn replace_queue(
+        &self,
+        queue: &QueueName,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<bool> {
+        settings.validate()?;
+        Ok(self.step(None, |state| state.replace_queue(queue, known, settings)))
+    }
+
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
         Ok(self.step(None, |state| state.delete_queue(queue)))
     }
@@ -278,6 +290,10 @@ impl Steps for MemoryStore {
 
     async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()> {
         self.step(now, |state| state.cancel(id, reason))
+    }
+
+    async fn adjust(&self, now: Now, id: JobId, adjustment: Adjustment) -> Result<Adjusted> {
+        self.step(now, |state| state.adjust(id, &adjustment))
     }
 
     async fn redrive(&self, now: Now, redrive: &Redrive) -> Result<SettledAs> {

@@ -18,6 +18,7 @@ use crate::effect::EffectStart;
 use crate::heartbeat::WorkerRow;
 use crate::history::Event;
 use crate::idempotency::Record;
+use crate::job::{Adjusted, Adjustment};
 use crate::limit::StartLog;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
@@ -241,6 +242,14 @@ impl Part {
         self.0.cancel(id, reason)
     }
 
+    /// As [`Store::adjust`](crate::Store::adjust), on the rows that [`Part::settle`] needs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adjust(&mut self, id: JobId, adjustment: &Adjustment) -> Result<Adjusted> {
+        self.0.adjust(id, adjustment)
+    }
+
     /// As [`Store::redrive`](crate::Store::redrive), on the rows that [`Part::settle`] needs.
     ///
     /// # Errors
@@ -288,6 +297,16 @@ impl Part {
     /// As [`Store::set_queue`](crate::Store::set_queue), on the queue and its starts.
     pub fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
         self.0.set_queue(queue, settings);
+    }
+
+    /// As [`Store::replace_queue`](crate::Store::replace_queue), on the queue and its starts.
+    pub fn replace_queue(
+        &mut self,
+        queue: &QueueName,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> bool {
+        self.0.replace_queue(queue, known, settings)
     }
 
     /// As [`Store::delete_queue`](crate::Store::delete_queue), on the queue and its starts.

@@ -16,6 +16,7 @@ use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
+use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::Steps;
@@ -143,6 +144,7 @@ macro_rules! with_operations {
             Read peek(now) Peek { queues: all (QueueName, Arc<[TaskName]>) } -> Vec<NextDue>;
             Read queues() Queues {} -> Vec<QueueInfo>;
             Write set_queue() SetQueue { queue: lent QueueName, settings: lent QueueSettings } -> ();
+            Write replace_queue() ReplaceQueue { queue: lent QueueName, known: maybe QueueSettings, settings: lent QueueSettings } -> bool;
             Write delete_queue() DeleteQueue { queue: lent QueueName } -> bool;
             Read tasks() Tasks {} -> Vec<TaskInfo>;
             Write set_task() SetTask { task: lent TaskName, settings: lent TaskSettings } -> ();
@@ -155,6 +157,7 @@ macro_rules! with_operations {
             Write flush(now) Flush { task: lent TaskName, key: lent Key } -> Option<JobId>;
             Write cancel_key(now) CancelKey { task: lent TaskName, key: lent Key } -> Option<JobId>;
             Write cancel(now) Cancel { id: own JobId, reason: text String } -> ();
+            Write adjust(now) Adjust { id: own JobId, adjustment: own Adjustment } -> Adjusted;
             Write redrive(now) Redrive { redrive: lent Redrive } -> SettledAs;
             Write prune(now) Prune { retention: lent Retention, limit: own usize } -> Pruned;
             Read overview(now) Overview {} -> Overview;

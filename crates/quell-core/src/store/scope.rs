@@ -112,7 +112,8 @@ impl Operation {
             | Operation::Job { id }
             | Operation::ResultOf { id }
             | Operation::Attempts { id }
-            | Operation::Cancel { id, .. } => Scope::of([Root::Job(*id)]),
+            | Operation::Cancel { id, .. }
+            | Operation::Adjust { id, .. } => Scope::of([Root::Job(*id)]),
             Operation::Redrive { redrive } => Scope::of([Root::Job(redrive.id)]),
             Operation::Exports { ids }
             | Operation::Discard { ids, .. }
@@ -126,9 +127,9 @@ impl Operation {
             Operation::Flush { task, key } | Operation::CancelKey { task, key } => {
                 Scope::of([Root::Key(task.clone(), key.clone())])
             }
-            Operation::SetQueue { queue, .. } | Operation::DeleteQueue { queue } => {
-                Scope::of([Root::Queue(queue.clone())])
-            }
+            Operation::SetQueue { queue, .. }
+            | Operation::ReplaceQueue { queue, .. }
+            | Operation::DeleteQueue { queue } => Scope::of([Root::Queue(queue.clone())]),
             Operation::SetTask { task, .. } => Scope::of([Root::Task(task.clone())]),
             Operation::SetSchedule { schedule } => {
                 Scope::of([Root::Schedule(schedule.name.clone())])

@@ -9,6 +9,7 @@ use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
+use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::lacks;
@@ -123,6 +124,17 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// is set; a longer period counts those that the shorter one did.
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
 
+    /// Sets a queue's settings if they are still `known`; none stands for a queue that is not there,
+    /// or was deleted (R32). Says whether it did.
+    ///
+    /// Fails with `Invalid` as for [`QueueSettings::validate`].
+    async fn replace_queue(
+        &self,
+        queue: &QueueName,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<bool>;
+
     /// Deletes a queue's settings, so that nothing starts until it is set again (R32); triggers are
     /// accepted and wait. Says whether there was such a queue.
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool>;
@@ -163,6 +175,13 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     ///
     /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that has ended.
     async fn cancel(&self, now: Now, id: JobId, reason: &str) -> Result<()>;
+
+    /// Changes a job that waits, on an operator's request: makes it due now, or changes its
+    /// priority (R15). Another attempt of its key and a throttle's period still hold it (R11, R13).
+    ///
+    /// Fails with `NotFound` for an unknown job, `IllegalMove` for one that does not wait, and
+    /// `Invalid` where nothing is asked for.
+    async fn adjust(&self, now: Now, id: JobId, adjustment: Adjustment) -> Result<Adjusted>;
 
     /// Puts a dead job back with fresh attempts, or into its key's open window; a payload that is
     /// edited replaces its own, which stays on record (R26).

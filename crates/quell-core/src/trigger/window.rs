@@ -98,7 +98,7 @@ pub enum DueReason {
     MaxTriggers,
     /// `collect` reached its cap.
     CollectFull,
-    /// Someone flushed the window.
+    /// Someone flushed the window, or ran the job now.
     Flushed,
     /// The leading edge: the first trigger of a quiet key.
     Leading,
@@ -261,6 +261,16 @@ impl Window {
             next.set_due(now, DueReason::Flushed);
         }
         next
+    }
+
+    /// Due now, on request of an operator, whatever it waited for: a backoff, too. A window that is
+    /// due already keeps its place in line.
+    #[must_use]
+    pub fn run_now(&self, now: Timestamp) -> Self {
+        if self.due_at <= now {
+            return *self;
+        }
+        Window { not_before: Timestamp::MIN, ..*self }.flush(now)
     }
 
     /// Due now, because it takes no further trigger (R10); a backoff still holds.

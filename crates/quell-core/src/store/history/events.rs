@@ -56,6 +56,7 @@ impl Event {
             | Event::Expire { t, .. }
             | Event::Settle { t, .. }
             | Event::Cancel { t, .. }
+            | Event::Adjust { t, .. }
             | Event::Redrive { t, .. }
             | Event::Discard { t, .. }
             | Event::Import { t, .. }

@@ -351,6 +351,19 @@ pub enum Event {
         /// The job.
         job: JobId,
     },
+    /// An operator changed a job that waits; a due time that moved follows as its window.
+    Adjust {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+        /// Whether it was made due.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        run_now: bool,
+        /// Its priority from then on, where that was given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<Priority>,
+    },
     /// Someone put a dead job back.
     Redrive {
         /// Store time.
