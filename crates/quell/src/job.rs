@@ -21,8 +21,9 @@
 //! # }
 //! ```
 
+pub use crate::operator::search::{JobPage, JobSearch};
 pub use crate::operator::waiting::{Late, WaitReason, Waiting};
-pub use quell_core::job::Shape;
+pub use quell_core::job::{Adjusted, Adjustment, Shape};
 pub use quell_core::window::{DueReason, Window};
 pub use quell_core::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, JobFilter, KeyAdvice, SettledAs,

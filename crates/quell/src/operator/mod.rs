@@ -7,11 +7,13 @@ pub(crate) mod causes;
 pub(crate) mod dead;
 pub(crate) mod queues;
 pub(crate) mod schedule;
+pub(crate) mod search;
 mod unreadable;
 pub(crate) mod waiting;
 mod workers;
 
 use quell_core::checkup::Checkup;
+use quell_core::job::{Adjusted, Adjustment};
 use quell_core::schedule::{ScheduleInfo, ScheduleState};
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, Receipt, Result,
@@ -69,6 +71,32 @@ impl Quell {
     /// [`ErrorKind::IllegalMove`](crate::ErrorKind::IllegalMove) for one that has ended.
     pub async fn cancel(&self, id: JobId, reason: &str) -> Result<()> {
         self.store().cancel(self.clock().store_time(), id, reason).await
+    }
+
+    /// Changes a job that waits: makes it due now, or changes its priority (R15).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// use quell::job::Adjustment;
+    /// # use quell::{Batch, Payload, Policy, TaskName};
+    ///
+    /// let quell = quell::Quell::open("memory:").await?;
+    /// # let trigger = Policy::default().trigger(TaskName::new("mail")?, Payload::new(&1)?, None)?;
+    /// # let receipts = quell.enqueue(Batch::one(trigger)).await?;
+    /// # let id = receipts[0].job().unwrap();
+    /// let adjusted = quell.adjust(id, Adjustment::default().run_now(true).priority(5)).await?;
+    /// assert_eq!(adjusted.priority, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for an unknown job,
+    /// [`ErrorKind::IllegalMove`](crate::ErrorKind::IllegalMove) for one that does not wait,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where nothing is asked for.
+    pub async fn adjust(&self, id: JobId, adjustment: Adjustment) -> Result<Adjusted> {
+        self.store().adjust(self.clock().store_time(), id, adjustment).await
     }
 
     /// The schedules, by name, with their last and next ticks (R36).

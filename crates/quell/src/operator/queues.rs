@@ -8,6 +8,9 @@ use quell_core::{
 
 use crate::{Quell, Task};
 
+/// How often a change of settings is tried, while others change them too.
+const CHANGE_ATTEMPTS: u32 = 16;
+
 /// One queue, by its name: what [`Quell::queue`] returns.
 ///
 /// ```
@@ -93,13 +96,26 @@ impl Queue<'_> {
         self.quell.store().set_queue(self.name()?, settings).await
     }
 
-    /// Lets no attempt start until it is resumed; triggers are accepted and wait (R33).
-    ///
-    /// The other settings are read first and written back, so that of two operators who change them
-    /// at one moment the later wins.
+    /// Sets it if its settings are still those that the caller read; none stands for a queue that is
+    /// not there (R32). Returns whether it did.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such queue; else the error of the store.
+    /// As for [`set`](Self::set).
+    pub async fn replace(
+        &self,
+        known: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<bool> {
+        self.quell.store().replace_queue(self.name()?, known, settings).await
+    }
+
+    /// Lets no attempt start until it is resumed; triggers are accepted and wait (R33).
+    ///
+    /// The other settings stay as they are, also where another operator changes them meanwhile.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Contention`] where its
+    /// settings change again and again; else the error of the store.
     pub async fn pause(&self) -> Result<()> {
         self.set_paused(true).await
     }
@@ -122,12 +138,30 @@ impl Queue<'_> {
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
-        let Some(settings) = self.settings().await? else {
-            let name = self.name()?;
-            let message = format!("there is no queue {name}: set it first");
-            return Err(Error::new(ErrorKind::NotFound, message));
-        };
-        self.set(&QueueSettings { paused, ..settings }).await
+        self.change(|settings| Ok(QueueSettings { paused, ..settings })).await.map(drop)
+    }
+
+    /// Changes its settings, from those that are there; returns the new ones.
+    ///
+    /// # Errors
+    /// What `change` returns, and as for [`pause`](Self::pause).
+    pub async fn change<E: From<Error>>(
+        &self,
+        change: impl Fn(QueueSettings) -> Result<QueueSettings, E>,
+    ) -> Result<QueueSettings, E> {
+        let name = self.name()?;
+        for _ in 0..CHANGE_ATTEMPTS {
+            let Some(known) = self.settings().await? else {
+                let message = format!("there is no queue {name}: set it first");
+                return Err(Error::new(ErrorKind::NotFound, message).into());
+            };
+            let settings = change(known.clone())?;
+            if self.replace(Some(&known), &settings).await? {
+                return Ok(settings);
+            }
+        }
+        let message = format!("the settings of queue {name} change again and again: try later");
+        Err(Error::new(ErrorKind::Contention, message).into())
     }
 
     fn name(&self) -> Result<&QueueName> {

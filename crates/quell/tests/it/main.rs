@@ -30,6 +30,7 @@ mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;
 mod schedules;
+mod search;
 mod seen;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod settled_outputs;
