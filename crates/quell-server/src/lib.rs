@@ -10,6 +10,7 @@ pub mod alerts;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod filter;
 pub mod handlers;
 pub mod history;
 pub mod http;

@@ -38,6 +38,10 @@ enum Command {
     Cancel(cli::cancel::CancelArgs),
     /// Make the open window of a key due now.
     Flush(cli::cancel::FlushArgs),
+    /// Make a job that waits due now.
+    Run(cli::cancel::RunArgs),
+    /// Change the priority of a job that waits.
+    Reprioritise(cli::cancel::ReprioritiseArgs),
     /// Set, pause and resume queues.
     #[command(subcommand)]
     Queue(cli::queue::Command),
@@ -86,6 +90,8 @@ fn main() -> ExitCode {
         Command::Explain(args) => cli::jobs::explain(args, &mut out),
         Command::Cancel(args) => cli::cancel::cancel(args, &mut out),
         Command::Flush(args) => cli::cancel::flush(&args, &mut out),
+        Command::Run(args) => cli::cancel::run(&args, &mut out),
+        Command::Reprioritise(args) => cli::cancel::reprioritise(&args, &mut out),
         Command::Queue(command) => cli::queue::run(command, &mut out),
         Command::Task(command) => cli::task::run(command, &mut out),
         Command::Dead(command) => cli::dead::run(command, &mut out),

@@ -214,13 +214,7 @@ impl Pair {
                 ask!(self, op, remove_worker(&worker_name(*worker), *incarnation));
             }
             Op::Reap(limit) => drop(ask!(self, op, reap(now, *limit))),
-            Op::Prune => {
-                let keep = Retention { succeeded: Some(secs(60)), dead: Some(secs(200)) };
-                // Stores differ in when they remove keys that no longer have an effect.
-                let modelled = self.model.prune(now, &keep, 999).await;
-                let stored = self.store.prune(now, &keep, 999).await;
-                both(op, modelled.map(|gone| gone.jobs), stored.map(|gone| gone.jobs))?;
-            }
+            Op::Prune => self.prune(op).await?,
             Op::Flush(_)
             | Op::CancelKey(_)
             | Op::Cancel(_)
@@ -232,6 +226,15 @@ impl Pair {
             Op::Plan(plan) => self.plan(op, plan).await?,
             Op::Dead(dead) => self.with_dead(op, dead).await?,
         }
+        Ok(())
+    }
+
+    async fn prune(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let keep = Retention { succeeded: Some(secs(60)), dead: Some(secs(200)) };
+        // Stores differ in when they remove keys that no longer have an effect.
+        let modelled = self.model.prune(Some(self.now), &keep, 999).await;
+        let stored = self.store.prune(Some(self.now), &keep, 999).await;
+        both(op, modelled.map(|gone| gone.jobs), stored.map(|gone| gone.jobs))?;
         Ok(())
     }
 

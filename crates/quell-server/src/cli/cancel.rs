@@ -1,15 +1,17 @@
-//! `quell cancel` and `quell flush`: what an operator does to a job that waits, or to the window of a key.
+//! `quell cancel`, `quell flush`, `quell run` and `quell reprioritise`: what an operator does to a job
+//! that waits, or to the window of a key.
 
 use std::io::Write;
 
 use anyhow::Context as _;
+use quell::job::Adjustment;
 use quell::{JobId, JobState, Key, TaskName};
 use reqwest::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::source::{Source, ask, join, print_json, read_store};
-use crate::view::{CancelledJob, CancelledWindow, FlushedWindow};
+use crate::view::{AdjustedJob, CancelledJob, CancelledWindow, FlushedWindow};
 
 /// Why a job was cancelled, as its record has it.
 const REASON: &str = "cancelled from the command line";
@@ -37,6 +39,27 @@ pub struct FlushArgs {
     task: TaskName,
     /// The debounce key.
     key: Key,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell run ID`.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// The job's number.
+    id: JobId,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell reprioritise ID PRIORITY`.
+#[derive(Debug, clap::Args)]
+pub struct ReprioritiseArgs {
+    /// The job's number.
+    id: JobId,
+    /// Its priority from now on, from -32768 to 32767; higher runs first.
+    #[arg(allow_negative_numbers = true)]
+    priority: i16,
     #[command(flatten)]
     source: Source,
 }
@@ -96,6 +119,53 @@ pub fn flush(args: &FlushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return print_json(&answer, out);
     }
     Ok(writeln!(out, "job {}, the open window of the key, is due now", answer.job)?)
+}
+
+/// Runs `quell run`.
+///
+/// # Errors
+/// What the server or the store says, such as that the job does not wait.
+pub fn run(args: &RunArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let RunArgs { id, source } = args;
+    let answer: AdjustedJob = match &source.store {
+        Some(url) => adjusted(url, *id, Adjustment::default().run_now(true))?,
+        None => {
+            let url = join(&source.server, &["v1", "jobs", &id.to_string(), "run"])?;
+            ask(&source.server, |client| client.post(url))?
+        }
+    };
+    if source.json {
+        return print_json(&answer, out);
+    }
+    let waits =
+        if answer.waits_for_its_key { ", after the job of its key that goes first" } else { "" };
+    Ok(writeln!(out, "job {id} is due at {}{waits}", answer.due_at)?)
+}
+
+/// Runs `quell reprioritise`.
+///
+/// # Errors
+/// What the server or the store says, such as that the job does not wait.
+pub fn reprioritise(args: &ReprioritiseArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let ReprioritiseArgs { id, priority, source } = args;
+    let answer: AdjustedJob = match &source.store {
+        Some(url) => adjusted(url, *id, Adjustment::default().priority(*priority))?,
+        None => {
+            let url = join(&source.server, &["v1", "jobs", &id.to_string()])?;
+            let body = json!({ "priority": priority }).to_string();
+            ask(&source.server, |client| {
+                client.patch(url).header(CONTENT_TYPE, "application/json").body(body)
+            })?
+        }
+    };
+    if source.json {
+        return print_json(&answer, out);
+    }
+    Ok(writeln!(out, "job {id} has priority {}", answer.priority)?)
+}
+
+fn adjusted(store: &str, id: JobId, adjustment: Adjustment) -> anyhow::Result<AdjustedJob> {
+    read_store(store, async |quell| Ok(AdjustedJob::new(id, &quell.adjust(id, adjustment).await?)))
 }
 
 const NO_WINDOW: &str = "no window of this key is open";

@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use anyhow::Context as _;
-use quell::job::{ExplainTarget, JobFilter};
+use quell::job::{ExplainTarget, JobSearch};
 use quell::trigger::TriggerId;
-use quell::{JobId, JobState, Key, QueueName, TaskName};
+use quell::{JobId, Key, TaskName};
 
 use super::page::Page;
 use super::source::{Source, ask, ask_for, join, print_json, read_store};
 use super::text::{printable, rows, table};
+use crate::filter::FilterText;
 use crate::view;
 
 /// Why there is nothing to show.
@@ -18,18 +19,8 @@ const UNKNOWN: &str = "nothing is known of it: no such key or job, or it was rem
 /// `quell jobs`.
 #[derive(Debug, clap::Args)]
 pub struct JobsArgs {
-    /// Only of this task.
-    #[arg(long)]
-    task: Option<TaskName>,
-    /// Only of this queue.
-    #[arg(long)]
-    queue: Option<QueueName>,
-    /// Only in this state: scheduled, running, succeeded, dead, cancelled or absorbed.
-    #[arg(long, value_parser = parse_state)]
-    state: Option<JobState>,
-    /// Only of this debounce key.
-    #[arg(long)]
-    key: Option<Key>,
+    #[command(flatten)]
+    filter: FilterText,
     /// Only jobs older than this one.
     #[arg(long, value_name = "ID")]
     before: Option<JobId>,
@@ -62,56 +53,49 @@ pub struct ExplainArgs {
     source: Source,
 }
 
-fn parse_state(text: &str) -> Result<JobState, String> {
-    let known = JobState::ALL.into_iter().find(|state| state.name() == text);
-    known.ok_or_else(|| {
-        let names = JobState::ALL.map(JobState::name).join(", ");
-        format!("{text:?} is not a state: give one of {names}")
-    })
-}
-
 /// Runs `quell jobs`.
 ///
 /// # Errors
 /// What the server or the store says.
 pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let filter = JobFilter {
-        task: args.task,
-        queue: args.queue,
-        state: args.state,
-        key: args.key,
-        before: args.before,
-        limit: args.page.limit.into(),
-    };
-    let source = args.page.source;
-    let answer: view::Jobs = match &source.store {
-        Some(url) => read_store(url, async |quell| {
-            let jobs = quell.store().jobs(&filter).await?;
-            Ok(view::Jobs::new(&jobs, &filter, false))
-        })?,
-        None => {
-            let mut url = join(&source.server, &["v1", "jobs"])?;
-            let parts = [
-                ("task", filter.task.map(|task| task.to_string())),
-                ("queue", filter.queue.map(|queue| queue.to_string())),
-                ("state", filter.state.map(|state| state.to_string())),
-                ("key", filter.key.map(|key| key.to_string())),
-                ("before", filter.before.map(|before| before.to_string())),
-                ("limit", Some(filter.limit.to_string())),
-            ];
-            let mut query = url.query_pairs_mut();
-            for (name, value) in parts {
-                query.extend_pairs(value.map(|value| (name, value)));
-            }
-            drop(query);
-            ask(&source.server, |client| client.get(url))?
+    let (limit, source) = (usize::from(args.page.limit), args.page.source);
+    let mut search = args.filter.search().map_err(|error| {
+        let option = error.field().unwrap_or("filter").to_owned();
+        anyhow::Error::new(error).context(format!("--{option}"))
+    })?;
+    search.filter.before = args.before;
+    let mut answer = view::Jobs { jobs: Vec::new(), next_before: None };
+    // A page may have few jobs and lead to a next one: the list goes on until it is full.
+    loop {
+        search.filter.limit = limit.saturating_sub(answer.jobs.len());
+        let page = page_of(&source, &args.filter, &search)?;
+        answer.jobs.extend(page.jobs);
+        answer.next_before = page.next_before;
+        search.filter.before = page.next_before;
+        if page.next_before.is_none() || answer.jobs.len() >= limit {
+            break;
         }
-    };
+    }
     if source.json {
         return print_json(&answer, out);
     }
     let columns = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
     Ok(out.write_all(table(columns, &rows(&answer.jobs)).as_bytes())?)
+}
+
+fn page_of(source: &Source, filter: &FilterText, search: &JobSearch) -> anyhow::Result<view::Jobs> {
+    if let Some(url) = &source.store {
+        return read_store(url, async |quell| {
+            Ok(view::Jobs::new(&quell.search(search).await?, false))
+        });
+    }
+    let mut url = join(&source.server, &["v1", "jobs"])?;
+    let mut query = url.query_pairs_mut();
+    query.extend_pairs(filter.pairs());
+    query.extend_pairs(search.filter.before.map(|before| ("before", before.to_string())));
+    query.append_pair("limit", &search.filter.limit.to_string());
+    drop(query);
+    ask(&source.server, |client| client.get(url))
 }
 
 /// Runs `quell job`.

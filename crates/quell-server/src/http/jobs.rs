@@ -1,29 +1,31 @@
 //! Reading jobs, and what an operator does to one.
 
 use super::Api;
+use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
 use super::triggers::known_task;
+use crate::filter::FilterText;
 use crate::view;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::job::{ExplainTarget, JobFilter};
+use quell::job::{Adjusted, Adjustment, ExplainTarget, JobFilter, JobSearch};
 use quell::trigger::TriggerId;
-use quell::{JobId, JobState, Key, QueueName, TaskName};
+use quell::{JobId, JobState, Key, TaskName};
+use serde::Deserialize;
+use utoipa::ToSchema;
 
-/// `GET /v1/jobs?task=&queue=&state=&key=&before=&limit=&payload=`.
+/// `GET /v1/jobs?task=&queue=&state=&key=&partition=&error=&age=&late=&before=&limit=&payload=`.
 #[utoipa::path(
     get,
     path = "/v1/jobs",
     tag = "jobs",
     operation_id = "jobs_list",
     summary = "List jobs, the newest first.",
-    description = "",
+    description = "A request reads at most 10,000 jobs: a page with few of them, or none, may lead to \
+                   a next one.",
     params(
-        ("task" = Option<String>, Query, description = "Only of this task."),
-        ("queue" = Option<String>, Query, description = "Only of this queue."),
-        ("state" = Option<view::State>, Query, description = "Only in this state."),
-        ("key" = Option<String>, Query, description = "Only of this debounce key."),
+        FilterText,
         ("before" = Option<String>, Query, description = "Only jobs older than this one."),
         ("limit" = Option<u32>, Query, description = "At most this many, up to 200."),
         ("payload" = Option<bool>, Query, description = "Whether payloads and outputs are wanted."),
@@ -35,18 +37,13 @@ pub(super) async fn list(
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Jobs>, ApiError> {
     let mut query = Parameters::read(query)?;
-    let filter = JobFilter {
-        task: query.take("task", TaskName::new)?,
-        queue: query.take("queue", QueueName::new)?,
-        state: query.take("state", |text| state(&text))?,
-        key: query.take("key", Key::new)?,
-        before: query.take("before", |text| text.parse::<JobId>())?,
-        limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
-    };
+    let mut search = query.take_filter()?.search()?;
+    search.filter.before = query.take("before", |text| text.parse::<JobId>())?;
+    search.filter.limit = query.take("limit", |text| limit(&text))?.unwrap_or_default();
     let whole = query.take_payload()?;
     query.end()?;
-    let jobs = api.quell.store().jobs(&filter).await?;
-    Ok(Json(view::Jobs::new(&jobs, &filter, whole)))
+    let page = api.quell.search(&search).await?;
+    Ok(Json(view::Jobs::new(&page, whole)))
 }
 
 /// `GET /v1/counts`.
@@ -96,20 +93,12 @@ pub(super) async fn windows(
     };
     let whole = query.take_payload()?;
     query.end()?;
-    let jobs = api.quell.store().jobs(&filter).await?;
-    let mut shown = view::Jobs::new(&jobs, &filter, whole);
+    let page = api.quell.search(&JobSearch { filter, ..JobSearch::default() }).await?;
+    let mut shown = view::Jobs::new(&page, whole);
     // Jobs without a key are no windows. The page may be shorter for it, and leads to the next all
     // the same.
     shown.jobs.retain(|job| job.key.is_some());
     Ok(Json(shown))
-}
-
-fn state(text: &str) -> quell::Result<JobState> {
-    let known = JobState::ALL.into_iter().find(|state| state.name() == text);
-    known.ok_or_else(|| {
-        let names = JobState::ALL.map(JobState::name).join(", ");
-        quell::Error::invalid("state", format!("state is not known: give one of {names}"))
-    })
 }
 
 fn limit(text: &str) -> quell::Result<usize> {
@@ -142,6 +131,16 @@ impl Parameters {
         let (_, text) = self.0.remove(at);
         let value = read(text).map_err(|error| ApiError::invalid(name, error.to_string()))?;
         Ok(Some(value))
+    }
+
+    /// The members of a filter of jobs.
+    pub(super) fn take_filter(&mut self) -> Result<FilterText, ApiError> {
+        let mut filter = FilterText::default();
+        for name in FilterText::NAMES {
+            let given = self.take(name, Ok)?;
+            filter.member(name).into_iter().for_each(|member| member.clone_from(&given));
+        }
+        Ok(filter)
     }
 
     /// Whether payloads and outputs are wanted: `payload=true`.
@@ -266,4 +265,68 @@ pub(super) async fn cancel(
     let id = id.parse::<JobId>()?;
     api.quell.store().cancel(None, id, "cancelled over HTTP").await?;
     Ok(Json(view::CancelledJob { job: id, state: JobState::Cancelled }))
+}
+
+/// The body of a change of a job.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = JobChange)]
+struct Change {
+    /// Its priority from now on, from -32768 to 32767; higher runs first.
+    priority: i16,
+}
+
+/// `POST /v1/jobs/{id}/run` (R15).
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/run",
+    tag = "jobs",
+    operation_id = "jobs_run",
+    summary = "Make a job that waits due now.",
+    description = "It ends a quiet period, a delay, a backoff or a snooze. A running attempt of its key \
+                   and a throttle's period still hold it.",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    responses((status = 200, body = view::AdjustedJob, description = "Done."), Refused),
+)]
+pub(super) async fn run(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Json<view::AdjustedJob>, ApiError> {
+    adjust(&api, &id, Adjustment::default().run_now(true)).await
+}
+
+/// `PATCH /v1/jobs/{id}`: another priority (R15, R30).
+#[utoipa::path(
+    patch,
+    path = "/v1/jobs/{id}",
+    tag = "jobs",
+    operation_id = "jobs_patch",
+    summary = "Change the priority of a job that waits.",
+    description = "",
+    params(
+        ("id" = String, Path, description = "The job."),
+    ),
+    request_body = Change,
+    responses((status = 200, body = view::AdjustedJob, description = "Done."), Refused),
+)]
+pub(super) async fn patch(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    body: JsonBody,
+) -> Result<Json<view::AdjustedJob>, ApiError> {
+    let body = body.read()?;
+    let Change { priority } = parse(&body)?;
+    adjust(&api, &id, Adjustment::default().priority(priority)).await
+}
+
+async fn adjust(
+    api: &Api,
+    id: &str,
+    adjustment: Adjustment,
+) -> Result<Json<view::AdjustedJob>, ApiError> {
+    let id = id.parse::<JobId>()?;
+    let adjusted: Adjusted = api.quell.adjust(id, adjustment).await?;
+    Ok(Json(view::AdjustedJob::new(id, &adjusted)))
 }

@@ -1,6 +1,7 @@
 //! What an action answers that has no other result.
 
 use quell::alert::AlertName;
+use quell::job::Adjusted;
 use quell::schedule::ScheduleName;
 use quell::{JobId, JobState, QueueName};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,29 @@ pub struct CancelledJob {
     /// Its state now.
     #[schema(value_type = State)]
     pub state: JobState,
+}
+
+/// A job that waits, as a change left it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AdjustedJob {
+    /// The job.
+    #[schema(value_type = String)]
+    pub job: JobId,
+    /// When it is due.
+    pub due_at: String,
+    /// Higher runs first.
+    pub priority: i16,
+    /// Whether another job of its key goes first.
+    pub waits_for_its_key: bool,
+}
+
+impl AdjustedJob {
+    /// A job after a change.
+    #[must_use]
+    pub fn new(job: JobId, adjusted: &Adjusted) -> Self {
+        let Adjusted { due_at, priority, waits } = *adjusted;
+        AdjustedJob { job, due_at: due_at.to_string(), priority, waits_for_its_key: waits }
+    }
 }
 
 /// A window that is due now.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quell::effect::Effect as EffectRow;
 use quell::job::{
-    ExplainTarget, Explanation as Found, JobFilter, WaitReason, Waiting, describe_reason,
+    ExplainTarget, Explanation as Found, JobPage, WaitReason, Waiting, describe_reason,
 };
 use quell::trigger::{TraceContext, TriggerId};
 use quell::{
@@ -160,19 +160,17 @@ fn beginning(error: &str) -> String {
 pub struct Jobs {
     /// The newest first.
     pub jobs: Vec<Job>,
-    /// Where the next page begins.
+    /// Where the next page begins; null on the last.
     #[schema(value_type = Option<String>)]
     pub next_before: Option<JobId>,
 }
 
 impl Jobs {
-    /// The page of a filter; `whole` jobs have their payloads and outputs.
+    /// A page; `whole` jobs have their payloads and outputs.
     #[must_use]
-    pub fn new(jobs: &[JobRow], filter: &JobFilter, whole: bool) -> Self {
+    pub fn new(page: &JobPage, whole: bool) -> Self {
         let show = if whole { Job::whole } else { Job::row };
-        let is_full = jobs.len() == filter.page();
-        let next_before = jobs.last().filter(|_| is_full).map(|job| job.id);
-        Jobs { jobs: jobs.iter().map(show).collect(), next_before }
+        Jobs { jobs: page.jobs.iter().map(show).collect(), next_before: page.next }
     }
 }
 

@@ -19,7 +19,7 @@ pub use dead::{
     Cause, Causes, DeadJobs, Exports, Imported, Redriven, Swept, Unreadable, UnreadableJob,
 };
 pub use done::{
-    Backfilled, CancelledJob, CancelledWindow, DeletedQueue, DeletedSchedule, DiscardedJob,
+    AdjustedJob, Backfilled, CancelledJob, CancelledWindow, DeletedQueue, DeletedSchedule, DiscardedJob,
     FlushedWindow, ForgottenAlert, RestoredJob,
 };
 pub use job::{

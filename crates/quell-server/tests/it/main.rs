@@ -35,6 +35,8 @@ mod ending;
 #[cfg(test)]
 mod exact;
 #[cfg(test)]
+mod filters;
+#[cfg(test)]
 mod handlers;
 #[cfg(test)]
 mod logged;
