@@ -79,6 +79,7 @@ impl ApiError {
             StatusCode::NOT_FOUND => "not_found",
             StatusCode::UNAUTHORIZED => "unauthorized",
             StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST => "forbidden",
+            StatusCode::PRECONDITION_FAILED => "changed",
             StatusCode::PAYLOAD_TOO_LARGE => "too_large",
             StatusCode::REQUEST_TIMEOUT => "timeout",
             StatusCode::TOO_MANY_REQUESTS => "busy",

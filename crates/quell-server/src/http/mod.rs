@@ -11,6 +11,7 @@ mod bounds;
 mod completions;
 mod dead;
 mod error;
+mod etag;
 mod jobs;
 pub mod metrics;
 mod openapi;
@@ -21,6 +22,7 @@ mod results;
 mod schedules;
 mod settle;
 mod sources;
+mod tasks;
 mod triggers;
 mod unreadable;
 mod workers;
@@ -160,9 +162,10 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(queues::show, queues::put, queues::patch, queues::delete))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
-        .routes(routes!(queues::tasks))
-        .routes(routes!(queues::pause_task))
-        .routes(routes!(queues::resume_task))
+        .routes(routes!(tasks::list))
+        .routes(routes!(tasks::show, tasks::put))
+        .routes(routes!(tasks::pause))
+        .routes(routes!(tasks::resume))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::set, schedules::delete))
         .routes(routes!(schedules::pause))

@@ -1,14 +1,16 @@
-//! Queues and tasks as operators set them, live (R31–R33).
+//! Queues as operators set them, live (R31–R33).
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell::queue::{QueueInfo, QueueSettings, TaskSettings};
-use quell::{QueueName, TaskName};
+use axum::http::HeaderMap;
+use quell::QueueName;
+use quell::queue::{QueueInfo, QueueSettings};
 use serde_json::{Map, Value};
 
 use super::Api;
 use super::body::{JsonBody, malformed, parse};
 use super::error::{ApiError, Refused};
+use super::etag::{self, Tagged, tagged};
 use crate::config::queues::{QueueText, patched};
 use crate::view;
 
@@ -38,15 +40,19 @@ pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Queues>, A
     params(
         ("name" = String, Path, description = "The queue."),
     ),
-    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+    responses(
+        (status = 200, body = view::Queue, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
 )]
 pub(super) async fn show(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<view::Queue>, ApiError> {
+) -> Result<Tagged<view::Queue>, ApiError> {
     let name = QueueName::new(name)?;
     let settings = known(&api, &name).await?;
-    Ok(Json(view::Queue::from(&QueueInfo::new(name, settings))))
+    Ok(tagged(shown(&name, settings)))
 }
 
 /// `PUT /v1/queues/{name}`: these settings and no others.
@@ -59,19 +65,36 @@ pub(super) async fn show(
     description = "",
     params(
         ("name" = String, Path, description = "The queue."),
+        ("if-match" = Option<String>, Header, description = "The tag of the settings to change."),
     ),
     request_body = QueueText,
-    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+    responses(
+        (status = 200, body = view::Queue, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
 )]
 pub(super) async fn put(
     State(api): State<Api>,
     Path(name): Path<String>,
+    headers: HeaderMap,
     body: JsonBody,
-) -> Result<Json<view::Queue>, ApiError> {
+) -> Result<Tagged<view::Queue>, ApiError> {
     let body = body.read()?;
     let fields: Map<String, Value> = parse(&body)?;
     let text = patched(&QueueSettings::default(), fields).map_err(|e| malformed(".", &e))?;
-    set(&api, &QueueName::new(name)?, text.settings()?).await
+    let (name, settings) = (QueueName::new(name)?, text.settings()?);
+    let queue = api.quell.queue(name.as_str());
+    if etag::is_asked(&headers) {
+        let known = queue.settings().await?;
+        etag::check(&headers, known.clone().map(|known| shown(&name, known)).as_ref())?;
+        if !queue.replace(known.as_ref(), &settings).await? {
+            return Err(etag::changed());
+        }
+    } else {
+        queue.set(&settings).await?;
+    }
+    Ok(tagged(shown(&name, settings)))
 }
 
 /// `PATCH /v1/queues/{name}`: the fields that are given; null takes one away.
@@ -84,20 +107,28 @@ pub(super) async fn put(
     description = "",
     params(
         ("name" = String, Path, description = "The queue."),
+        ("if-match" = Option<String>, Header, description = "The tag of the settings to change."),
     ),
     request_body = QueueText,
-    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+    responses(
+        (status = 200, body = view::Queue, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
 )]
 pub(super) async fn patch(
     State(api): State<Api>,
     Path(name): Path<String>,
+    headers: HeaderMap,
     body: JsonBody,
-) -> Result<Json<view::Queue>, ApiError> {
+) -> Result<Tagged<view::Queue>, ApiError> {
     let body = body.read()?;
     let patch: Map<String, Value> = parse(&body)?;
-    let name = QueueName::new(name)?;
-    let text = patched(&known(&api, &name).await?, patch).map_err(|e| malformed(".", &e))?;
-    set(&api, &name, text.settings()?).await
+    change(&api, &QueueName::new(name)?, &headers, |settings| {
+        let text = patched(&settings, patch.clone()).map_err(|e| malformed(".", &e))?;
+        Ok(text.settings()?)
+    })
+    .await
 }
 
 /// `DELETE /v1/queues/{name}`: nothing starts until it is set again (R32).
@@ -110,14 +141,17 @@ pub(super) async fn patch(
     description = "",
     params(
         ("name" = String, Path, description = "The queue."),
+        ("if-match" = Option<String>, Header, description = "The tag of the settings to change."),
     ),
     responses((status = 200, body = view::DeletedQueue, description = "Done."), Refused),
 )]
 pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
+    headers: HeaderMap,
 ) -> Result<Json<view::DeletedQueue>, ApiError> {
     let name = QueueName::new(name)?;
+    etag::check(&headers, Some(&shown(&name, known(&api, &name).await?)))?;
     if api.quell.store().delete_queue(&name).await? {
         Ok(Json(view::DeletedQueue { queue: name, deleted: true }))
     } else {
@@ -136,13 +170,18 @@ pub(super) async fn delete(
     params(
         ("name" = String, Path, description = "The queue."),
     ),
-    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+    responses(
+        (status = 200, body = view::Queue, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
 )]
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<view::Queue>, ApiError> {
-    set_paused(&api, name, true).await
+    headers: HeaderMap,
+) -> Result<Tagged<view::Queue>, ApiError> {
+    set_paused(&api, name, &headers, true).await
 }
 
 /// `POST /v1/queues/{name}/resume` (R33).
@@ -156,19 +195,45 @@ pub(super) async fn pause(
     params(
         ("name" = String, Path, description = "The queue."),
     ),
-    responses((status = 200, body = view::Queue, description = "Done."), Refused),
+    responses(
+        (status = 200, body = view::Queue, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
 )]
 pub(super) async fn resume(
     State(api): State<Api>,
     Path(name): Path<String>,
-) -> Result<Json<view::Queue>, ApiError> {
-    set_paused(&api, name, false).await
+    headers: HeaderMap,
+) -> Result<Tagged<view::Queue>, ApiError> {
+    set_paused(&api, name, &headers, false).await
 }
 
-async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Json<view::Queue>, ApiError> {
+async fn set_paused(
+    api: &Api,
+    name: String,
+    headers: &HeaderMap,
+    paused: bool,
+) -> Result<Tagged<view::Queue>, ApiError> {
     let name = QueueName::new(name)?;
-    let settings = known(api, &name).await?;
-    set(api, &name, QueueSettings { paused, ..settings }).await
+    change(api, &name, headers, |settings| Ok(QueueSettings { paused, ..settings })).await
+}
+
+/// Changes the settings that are there, in one step: what others change meanwhile stays, or is
+/// refused where the request has a tag.
+async fn change(
+    api: &Api,
+    name: &QueueName,
+    headers: &HeaderMap,
+    change: impl Fn(QueueSettings) -> Result<QueueSettings, ApiError>,
+) -> Result<Tagged<view::Queue>, ApiError> {
+    known(api, name).await?;
+    let checked = |settings: QueueSettings| {
+        etag::check(headers, Some(&shown(name, settings.clone())))?;
+        change(settings)
+    };
+    let settings = api.quell.queue(name.as_str()).change(checked).await?;
+    Ok(tagged(shown(name, settings)))
 }
 
 async fn known(api: &Api, name: &QueueName) -> Result<QueueSettings, ApiError> {
@@ -179,93 +244,6 @@ fn no_queue() -> ApiError {
     ApiError::not_found("queue", "no such queue: set it first")
 }
 
-async fn set(
-    api: &Api,
-    name: &QueueName,
-    settings: QueueSettings,
-) -> Result<Json<view::Queue>, ApiError> {
-    api.quell.store().set_queue(name, &settings).await?;
-    Ok(Json(view::Queue::from(&quell::queue::QueueInfo { name: name.clone(), settings })))
-}
-
-/// `GET /v1/tasks`: those that the store knows or this server declares.
-#[utoipa::path(
-    get,
-    path = "/v1/tasks",
-    tag = "tasks",
-    operation_id = "queues_tasks",
-    summary = "List the tasks and whether they are paused.",
-    description = "",
-    responses((status = 200, body = view::Tasks, description = "Done."), Refused),
-)]
-pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<view::Tasks>, ApiError> {
-    let known = api.quell.tasks().await?;
-    let mut settings: std::collections::BTreeMap<TaskName, TaskSettings> =
-        api.tasks.keys().map(|name| (name.clone(), TaskSettings::default())).collect();
-    settings.extend(known.into_iter().map(|task| (task.name, task.settings)));
-    let shown = settings.iter().map(|(name, set)| show_task(name, set)).collect();
-    Ok(Json(view::Tasks { tasks: shown }))
-}
-
-/// `POST /v1/tasks/{task}/pause` (R33).
-#[utoipa::path(
-    post,
-    path = "/v1/tasks/{task}/pause",
-    tag = "tasks",
-    operation_id = "queues_pause_task",
-    summary = "Let no attempt of a task start, in any queue.",
-    description = "",
-    params(
-        ("task" = String, Path, description = "The task."),
-    ),
-    responses((status = 200, body = view::Task, description = "Done."), Refused),
-)]
-pub(super) async fn pause_task(
-    State(api): State<Api>,
-    Path(task): Path<String>,
-) -> Result<Json<view::Task>, ApiError> {
-    set_task(&api, &task, TaskSettings { paused: true }).await
-}
-
-/// `POST /v1/tasks/{task}/resume` (R33).
-#[utoipa::path(
-    post,
-    path = "/v1/tasks/{task}/resume",
-    tag = "tasks",
-    operation_id = "queues_resume_task",
-    summary = "Let a paused task go on.",
-    description = "",
-    params(
-        ("task" = String, Path, description = "The task."),
-    ),
-    responses((status = 200, body = view::Task, description = "Done."), Refused),
-)]
-pub(super) async fn resume_task(
-    State(api): State<Api>,
-    Path(task): Path<String>,
-) -> Result<Json<view::Task>, ApiError> {
-    set_task(&api, &task, TaskSettings { paused: false }).await
-}
-
-async fn set_task(
-    api: &Api,
-    task: &str,
-    settings: TaskSettings,
-) -> Result<Json<view::Task>, ApiError> {
-    let name = TaskName::new(task)?;
-    let known = api.tasks.contains_key(&name)
-        || api.quell.tasks().await?.iter().any(|known| known.name == name);
-    if !known {
-        // A typo would pause nothing and look as if it had.
-        return Err(ApiError::not_found(
-            "task",
-            "no such task in the store or in this server's configuration",
-        ));
-    }
-    api.quell.store().set_task(&name, &settings).await?;
-    Ok(Json(show_task(&name, &settings)))
-}
-
-fn show_task(name: &TaskName, settings: &TaskSettings) -> view::Task {
-    view::Task { name: name.clone(), paused: settings.paused }
+fn shown(name: &QueueName, settings: QueueSettings) -> view::Queue {
+    view::Queue::from(&QueueInfo::new(name.clone(), settings))
 }

@@ -66,6 +66,61 @@ async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
     served.server.stop().await.unwrap();
 }
 
+/// Of two operators who read the same settings, the second one learns of the first.
+#[tokio::test]
+async fn r32_settings_are_replaced_by_who_has_seen_them() {
+    let served = serve(TASKS).await;
+    let tag = async |path: &str| {
+        let response = served.request(Method::GET, path).send().await.unwrap();
+        response.headers()["etag"].to_str().unwrap().to_owned()
+    };
+    let send = async |method: Method, path: &str, tag: &str, body: &str| {
+        let request = served.request(method, path).header("content-type", "application/json");
+        let request = request.header("if-match", tag).body(body.to_owned());
+        answer(request.send().await.unwrap()).await
+    };
+    let path = "/v1/queues/default";
+    let read = tag(path).await;
+    assert_eq!(tag(path).await, read, "it is stable");
+    let (status, reply) = send(Method::PUT, path, &read, r#"{"concurrency":2}"#).await;
+    assert_eq!((status, &reply["concurrency"]), (200, &json!(2)));
+    for method in [Method::PUT, Method::PATCH] {
+        let (status, reply) = send(method, path, &read, r#"{"concurrency":3}"#).await;
+        let expected = (412, &json!("changed"), &json!("if-match"));
+        assert_eq!((status, &reply["error"]["kind"], &reply["error"]["field"]), expected);
+    }
+    assert_eq!(send(Method::POST, "/v1/queues/default/pause", &read, "").await.0, 412);
+    assert_eq!(send(Method::DELETE, path, &read, "").await.0, 412);
+    assert_eq!(served.get(path).await.1["concurrency"], 2);
+    let (status, _) = send(Method::PATCH, path, &tag(path).await, r#"{"paused":true}"#).await;
+    assert_eq!((status, &served.get(path).await.1["concurrency"]), (200, &json!(2)));
+    assert_eq!(send(Method::PUT, "/v1/queues/new", "*", "{}").await.0, 412, "there is none");
+
+    let path = "/v1/tasks/now";
+    let read = tag(path).await;
+    assert_eq!(send(Method::PUT, path, &read, r#"{"paused":true}"#).await.1["paused"], true);
+    assert_eq!(send(Method::PUT, path, &read, r#"{"paused":true}"#).await.0, 412);
+    assert_eq!(served.get(path).await.1, json!({"name": "now", "paused": true}));
+    assert_eq!(served.get("/v1/tasks/nosuch").await.0, 404);
+    served.server.stop().await.unwrap();
+}
+
+/// Each changes a field of its own, and no change is lost.
+#[tokio::test]
+async fn r32_patches_that_race_keep_each_others_fields() {
+    let served = serve(TASKS).await;
+    let path = "/v1/queues/default";
+    let patches = [r#"{"concurrency":7}"#, r#"{"worker_concurrency":3}"#, r#"{"rate":null}"#];
+    let sent = patches.map(|body| send(&served, Method::PATCH, path, body));
+    for (status, reply) in futures_util::future::join_all(sent).await {
+        assert_eq!(status, 200, "{reply}");
+    }
+    let shown = served.get(path).await.1;
+    let fields = ["concurrency", "worker_concurrency", "rate"].map(|field| shown[field].clone());
+    assert_eq!(fields, [json!(7), json!(3), Value::Null], "{shown}");
+    served.server.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn r33_tasks_are_listed_paused_and_resumed() {
     let served = serve(TASKS).await;
