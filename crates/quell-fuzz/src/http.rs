@@ -9,10 +9,12 @@ use axum::http::{Request, StatusCode};
 use quell::store::{MemoryStore, Store};
 use quell::worker::pull::PullTasks;
 use quell::{Quell, TaskName, Timestamp};
+use quell_server::actions::Actions;
 use quell_server::config::Config;
 use quell_server::http::{Api, Completions, Pull, Sources, hosts, router};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -55,7 +57,9 @@ fn served() -> (Router, Arc<MemoryStore>) {
     let pull = PullTasks::new(quell.clone()).task(far.clone(), &config.tasks[&far].policy).unwrap();
     // No claim waits.
     pull.close();
+    let stopping = CancellationToken::new();
     let api = Api {
+        actions: Actions::start(quell.clone(), stopping.clone(), &mut JoinSet::new()),
         tasks: Arc::new(config.tasks),
         pull: Pull::new(pull, Arc::default(), config.lease),
         completions: Completions::new(PullTasks::new(quell.clone()), Arc::default()),
@@ -64,7 +68,7 @@ fn served() -> (Router, Arc<MemoryStore>) {
         token: None,
         hosts: hosts(config.listen, Vec::new()),
         max_body: config.max_body,
-        stopping: CancellationToken::new(),
+        stopping,
         alerts: Arc::default(),
         quell,
     };

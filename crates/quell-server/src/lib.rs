@@ -6,6 +6,7 @@
 //! It is a library so that tests drive commands without a process. Nothing here is a public API:
 //! depend on the crate `quell` instead.
 
+pub mod actions;
 pub mod alerts;
 pub mod cli;
 pub mod config;

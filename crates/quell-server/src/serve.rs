@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -26,11 +29,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::actions::Actions;
 use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
 use crate::config::{Config, DeclaredQueue, DeclaredTask, world};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
-use crate::http::{self, Api, Completions, Pull, Sources};
+use crate::http::{self, Api, Completions, Peer, Pull, Sources};
 
 /// Connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -200,6 +204,7 @@ impl Server {
         }
         let api = Api {
             quell: quell.clone(),
+            actions: Actions::start(quell.clone(), stop_working.clone(), &mut side),
             tasks,
             pull: Pull::new(pull.clone(), Arc::clone(&tally), config.lease),
             completions,
@@ -378,10 +383,10 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
                 Err(_) => return,
             },
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     warn!(%error, "cannot accept a connection, retrying");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -389,7 +394,11 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
                 }
             },
         };
-        let service = TowerToHyperService::new(app.clone());
+        let app = TowerToHyperService::new(app.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            app.call(request)
+        });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)

@@ -20,7 +20,8 @@ test("messages of an ordering key keep their order when one fails", { timeout: 1
   const controller = new AbortController();
   const seen = { a: [], b: [] };
   let failures = 0;
-  const all = Promise.withResolvers();
+  let finish;
+  const all = new Promise((resolve) => (finish = resolve));
   const listening = queue.listen(
     ({ key, number }) => {
       if (key === "a" && number === 1 && failures < 2) {
@@ -28,7 +29,7 @@ test("messages of an ordering key keep their order when one fails", { timeout: 1
         throw new Error("not yet");
       }
       seen[key].push(number);
-      if (seen.a.length + seen.b.length === 6) all.resolve();
+      if (seen.a.length + seen.b.length === 6) finish();
     },
     { signal: controller.signal },
   );
@@ -37,7 +38,7 @@ test("messages of an ordering key keep their order when one fails", { timeout: 1
       await queue.enqueue({ key, number }, { orderingKey: key });
     }
   }
-  await all.promise;
+  await all;
   controller.abort();
   await listening;
   assert.equal(failures, 2);

@@ -1,23 +1,48 @@
 //! Admits requests: the right host, no page of another site, the token. Every response gets headers
 //! that keep it out of caches and other pages.
 
+use std::net::SocketAddr;
+
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tracing::info;
 
 use super::Api;
 use super::error::ApiError;
 use super::openapi;
 use crate::secrets::Secrets;
+use crate::view::Caller;
+
+/// The address at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
 
 /// Admits a request, or refuses it with the reason.
-pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
-    match check(&api, &request) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+pub(super) async fn admit(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    if let Err(refusal) = check(&api, &request) {
+        return refusal.into_response();
     }
+    let peer = request.extensions().get::<Peer>().map(|Peer(address)| address.ip().to_string());
+    let token = api.token.as_ref().is_some_and(|token| presents(request.headers(), token));
+    request.extensions_mut().insert(Caller { peer, token });
+    next.run(request).await
+}
+
+/// Logs each request that changes something, with its caller, once it is answered. The path has names
+/// and ids; keys and payloads are in bodies.
+pub(super) async fn audit(request: Request, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
+    let answer = next.run(request).await;
+    let (status, peer) = (answer.status().as_u16(), caller.peer.as_deref());
+    info!(%method, path, status, peer, token = caller.token, "operator request");
+    answer
 }
 
 /// Keeps responses out of caches and other pages, and names the scheme where a token is asked for.

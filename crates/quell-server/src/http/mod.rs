@@ -1,9 +1,10 @@
 //! The HTTP API.
 //!
-//! Every request passes `auth` (host, origin, token) and `bounds` (time, panics), then a route. The
+//! Every request passes `auth` (host, origin, token; it logs changes by operators) and `bounds` (time, panics), then a route. The
 //! modules of routes have the names of their paths; `results` is `/v1/jobs/{id}/result`. `error`
 //! makes a response of each failure.
 
+mod actions;
 mod alerts;
 mod auth;
 mod body;
@@ -44,10 +45,12 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
 use crate::view;
+pub use auth::Peer;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;
@@ -76,6 +79,8 @@ pub struct Api {
     pub sources: Arc<Sources>,
     /// The declared alerts.
     pub alerts: Arc<[DeclaredAlert]>,
+    /// Bulk actions.
+    pub actions: Actions,
     /// The metrics page.
     pub metrics: PrometheusHandle,
     /// The bearer tokens of callers.
@@ -131,14 +136,25 @@ pub fn description() -> utoipa::openapi::OpenApi {
 
 /// The routes with a description.
 fn routes(max_body: usize) -> OpenApiRouter<Api> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .routes(routes!(triggers::trigger))
+        .merge(operators(max_body))
+        .routes(routes!(pull::claim))
+        .routes(routes!(pull::renew))
+        .routes(routes!(settle::settle))
+        .routes(routes!(pull::leave))
+        .routes(routes!(health))
+}
+
+/// What operators read and do; changes are logged with their callers.
+fn operators(max_body: usize) -> OpenApiRouter<Api> {
     // Imports and edits have bodies of their own size: a dead job may be larger than any trigger.
     let large = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
     let of_large = OpenApiRouter::new()
         .routes(routes!(dead::redrive_one))
         .routes(routes!(dead::import))
         .layer(large);
-    OpenApiRouter::with_openapi(openapi::head())
-        .routes(routes!(triggers::trigger))
+    OpenApiRouter::new()
         .routes(routes!(triggers::flush))
         .routes(routes!(triggers::cancel))
         .routes(routes!(jobs::windows))
@@ -149,6 +165,8 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(results::result))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::explain))
+        .routes(routes!(actions::list, actions::begin))
+        .routes(routes!(actions::show, actions::stop))
         .routes(routes!(dead::list))
         .routes(routes!(dead::causes))
         .routes(routes!(dead::export))
@@ -173,13 +191,9 @@ fn routes(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::backfill))
         .routes(routes!(workers::list))
-        .routes(routes!(pull::claim))
-        .routes(routes!(pull::renew))
-        .routes(routes!(settle::settle))
-        .routes(routes!(pull::leave))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
-        .routes(routes!(health))
+        .layer(from_fn(auth::audit))
 }
 
 /// Whether the store answers, and the server goes on.

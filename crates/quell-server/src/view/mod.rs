@@ -2,6 +2,7 @@
 //!
 //! Payloads and outputs are kept byte for byte on the way, whatever numbers and texts they have.
 
+mod action;
 mod alert;
 mod codes;
 mod dead;
@@ -13,14 +14,15 @@ mod receipt;
 mod schedule;
 mod worker;
 
+pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
 pub use alert::{Alert, Alerts};
 pub use codes::{Health, ImportedJob, MissedTicks, Outcome, State, TickCause, Trace};
 pub use dead::{
     Cause, Causes, DeadJobs, Exports, Imported, Redriven, Swept, Unreadable, UnreadableJob,
 };
 pub use done::{
-    AdjustedJob, Backfilled, CancelledJob, CancelledWindow, DeletedQueue, DeletedSchedule, DiscardedJob,
-    FlushedWindow, ForgottenAlert, RestoredJob,
+    AdjustedJob, Backfilled, CancelledJob, CancelledWindow, DeletedQueue, DeletedSchedule,
+    DiscardedJob, FlushedWindow, ForgottenAlert, RestoredJob,
 };
 pub use job::{
     Attempt, Count, Counts, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick, Waits,
