@@ -1,5 +1,6 @@
 //! Bugs in what operators change: jobs that wait, and settings.
 
+use quell_core::history::Event;
 use quell_core::job::Adjusted;
 use quell_core::{Answer, ErrorKind, Operation, Store};
 
@@ -23,6 +24,19 @@ pub(super) const BUGS: &[Bug] = &[
             _ => None,
         })],
         ..Bug::new("RunsNothingNow", 15, "run now has no effect")
+    },
+    Bug {
+        checker: &["P13", "P6"],
+        bends: &[Bend::Event(|_, event| {
+            if let Event::Adjust { run_now, .. } = event {
+                *run_now = false;
+            }
+        })],
+        ..Bug::new(
+            "HidesRunNow",
+            15,
+            "a job that was run now starts early, and the record hides why",
+        )
     },
     Bug {
         suite: &["r15_r30_a_new_priority_moves_a_job_in_line"],

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use quell_core::job::Adjustment;
 use quell_core::schedule::{CatchUp, ScheduleState};
 use quell_core::{PartitionOrder, QueueSettings, Rate};
 
@@ -105,6 +106,7 @@ impl Plan {
                 4 => Step::Task { task, paused: true },
                 5 => Step::Task { task, paused: false },
                 6 => Step::DeleteQueue { queue },
+                7 => Step::Adjust { back: rng.u64(..4), adjustment: adjustment(rng) },
                 _ => Step::Queue { queue, settings: settings(rng) },
             };
             self.steps.push((self.moment(rng), step));
@@ -230,6 +232,14 @@ impl Habits {
 }
 
 /// Settings of a queue: paused, with one or two limits, or none.
+fn adjustment(rng: &mut Rng) -> Adjustment {
+    match rng.u8(..3) {
+        0 => Adjustment::default().priority(rng.i16(-2..3)),
+        1 => Adjustment::default().run_now(true).priority(rng.i16(-2..3)),
+        _ => Adjustment::default().run_now(true),
+    }
+}
+
 fn settings(rng: &mut Rng) -> QueueSettings {
     let none = QueueSettings::default();
     let concurrency = Some(rng.u32(1..3));

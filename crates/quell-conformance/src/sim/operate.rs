@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_core::history::Event;
+use quell_core::job::Adjustment;
 use quell_core::schedule::ScheduleState;
 use quell_core::{
-    JobFilter, JobState, Key, QueueName, QueueSettings, Result, Retention, Store, TaskSettings,
+    JobFilter, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, Store,
+    TaskSettings,
 };
 
 use super::load;
@@ -40,6 +42,7 @@ impl Operators<'_> {
                 self.ask(async |store| store.flush(now, &task, &key).await);
             }
             Step::Cancel { back } => self.cancel(*back),
+            Step::Adjust { back, adjustment } => self.adjust(*back, *adjustment),
             Step::Redrive => self.redrive(),
             Step::Prune { keep } => {
                 let keep = Retention { succeeded: Some(*keep), dead: None };
@@ -71,12 +74,24 @@ impl Operators<'_> {
         }
     }
 
-    fn cancel(&self, back: u64) {
-        let now = Some(self.world.store_time());
-        let newest = JobFilter { limit: 10, ..JobFilter::default() };
+    /// One of the newest jobs.
+    fn newest(&self, back: u64, state: Option<JobState>) -> Option<JobId> {
+        let newest = JobFilter { limit: 10, state, ..JobFilter::default() };
         let newest = self.ask(async |store| store.jobs(&newest).await);
         let mut jobs = newest.into_iter().flatten().map(|job| job.id);
-        if let Some(id) = jobs.nth(usize::try_from(back).unwrap_or(0)) {
+        jobs.nth(usize::try_from(back).unwrap_or(0))
+    }
+
+    fn adjust(&self, back: u64, adjustment: Adjustment) {
+        let now = Some(self.world.store_time());
+        if let Some(id) = self.newest(back, Some(JobState::Scheduled)) {
+            self.ask(async |store| store.adjust(now, id, adjustment).await);
+        }
+    }
+
+    fn cancel(&self, back: u64) {
+        let now = Some(self.world.store_time());
+        if let Some(id) = self.newest(back, None) {
             self.ask(async |store| store.cancel(now, id, "an operator said so").await);
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quell_core::QueueSettings;
+use quell_core::job::Adjustment;
 use quell_core::schedule::{CatchUp, ScheduleState};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +124,13 @@ pub enum Step {
     Cancel {
         /// Counted from the newest.
         back: u64,
+    },
+    /// An operator changes one of the newest jobs, if it waits.
+    Adjust {
+        /// Counted from the newest.
+        back: u64,
+        /// How.
+        adjustment: Adjustment,
     },
     /// An operator puts a dead job back.
     Redrive,

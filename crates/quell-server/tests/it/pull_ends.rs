@@ -227,7 +227,9 @@ mod in_process {
     use quell::worker::WorkerId;
     use quell::worker::pull::{PullClaim, PullLease, PullProcess, PullTasks};
     use quell::{Batch, ErrorKind, JobId, Payload, Policy, Quell, TaskName, Timestamp};
+    use quell_server::actions::Actions;
     use quell_server::http::{self, Api, Completions, Pull, Sources};
+    use tokio::task::JoinSet;
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
@@ -289,8 +291,12 @@ mod in_process {
         let text = "[tasks.echo]\npull = true\n";
         let path = std::path::Path::new("quell.toml");
         let config = quell_server::config::Config::parse(text, path).unwrap();
+        let stopping = CancellationToken::new();
+        // No test here begins an action, which would end with its owner.
+        let actions = Actions::start(quell.clone(), stopping.clone(), &mut JoinSet::new());
         let api = Api {
             quell,
+            actions,
             tasks: Arc::new(config.tasks),
             pull: Pull::new(tasks.clone(), Arc::default(), Duration::from_secs(30)),
             completions: Completions::new(tasks.clone(), Arc::default()),
@@ -300,7 +306,7 @@ mod in_process {
             token: None,
             hosts: http::hosts(config.listen, Vec::new()),
             max_body: 1 << 20,
-            stopping: CancellationToken::new(),
+            stopping,
         };
         http::router(api)
     }
