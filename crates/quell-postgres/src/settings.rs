@@ -20,7 +20,7 @@ use crate::read::parse_settings;
 use crate::row::{get, signed, signed_count};
 use crate::step::Step;
 use crate::tx::Tx;
-use crate::workers::{decode_worker, micros, worker_columns};
+use crate::workers::{decode_worker, json, micros, worker_columns};
 
 /// What a queue was before a step that changes it.
 #[derive(Clone, Debug)]
@@ -227,17 +227,17 @@ impl Tx {
         const PUT: &str = concat!(
             "insert into quell.worker (",
             worker_columns!(),
-            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+            ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
                  on conflict (worker, incarnation) do update
                 set busy = excluded.busy, steady_since = excluded.steady_since,
-                    seen_at = greatest(worker.seen_at, excluded.seen_at)"
+                    seen_at = greatest(worker.seen_at, excluded.seen_at),
+                    queues = excluded.queues, tasks = excluded.tasks"
         );
         let Some(row) = row else {
             let query = self.sql.query(REMOVE).bind(worker.as_str().to_owned());
             return self.run("remove a worker", query.bind(i64::from(incarnation))).await;
         };
-        let queues = serde_json::to_string(&row.queues)
-            .map_err(|error| corrupt(format_args!("the queues of a worker: {error}")))?;
+        let tasks = row.tasks.as_ref().map(json).transpose()?;
         let query = self
             .sql
             .query(PUT)
@@ -246,13 +246,14 @@ impl Tx {
             .bind(row.host.clone())
             .bind(i64::from(row.pid))
             .bind(row.version.clone())
-            .bind(queues)
+            .bind(json(&row.queues)?)
             .bind(signed_count(row.slots))
             .bind(micros(row.lease))
             .bind(row.started_at.as_micros())
             .bind(signed_count(row.busy))
             .bind(row.steady_since.as_micros())
-            .bind(row.seen_at.as_micros());
+            .bind(row.seen_at.as_micros())
+            .bind(tasks);
         self.run("write a worker", query).await
     }
 

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use quell_core::heartbeat::{Heartbeat, WorkerRow, longest_gap};
+use quell_core::heartbeat::{Heartbeat, MOST_QUEUES, WorkerRow, longest_gap};
 use quell_core::{Result, Timestamp, WorkerId};
+use serde::Serialize;
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
@@ -17,14 +18,14 @@ use crate::tx::Asked;
 macro_rules! worker_columns {
     () => {
         "worker, incarnation, host, pid, version, queues, slots, lease, started_at, busy, \
-         steady_since, seen_at"
+         steady_since, seen_at, tasks"
     };
 }
 pub(crate) use worker_columns;
 
 /// A further heartbeat, as [`WorkerRow::again`] restates it; returns the time, and no row where the
-/// worker has none.
-pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> PgQuery {
+/// worker has none, or where the heartbeat names queues or tasks that the row does not.
+pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> Result<PgQuery> {
     const AGAIN: &str = "with clock as materialized (select quell.tick($1, $2) as now)
          update quell.worker w
             set busy = $5,
@@ -32,13 +33,19 @@ pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> PgQuery {
                 seen_at = greatest(w.seen_at, c.now)
            from clock c
           where w.worker = $3 and w.incarnation = $4
+            and w.queues::jsonb @> $7::jsonb
+            and (w.tasks is null or w.tasks::jsonb @> $8::jsonb)
       returning c.now";
-    asked
+    let queues = json(&beat.queues.iter().take(MOST_QUEUES).collect::<Vec<_>>())?;
+    let tasks = beat.tasks.as_ref().map(json).transpose()?;
+    Ok(asked
         .bind(sql.query(AGAIN))
         .bind(beat.worker.as_str().to_owned())
         .bind(i64::from(beat.incarnation))
         .bind(signed_count(beat.busy))
         .bind(micros(longest_gap(beat.lease)))
+        .bind(queues)
+        .bind(tasks))
 }
 
 /// A row of [`worker_columns`].
@@ -46,6 +53,9 @@ pub(crate) fn decode_worker(row: &PgRow) -> Result<WorkerRow> {
     let name: &str = get(row, 0)?;
     let queues = serde_json::from_str(get(row, 5)?)
         .map_err(|error| corrupt(format_args!("the queues of worker {name}: {error}")))?;
+    let tasks = get::<Option<&str>, _>(row, 12)?.map(serde_json::from_str).transpose();
+    let tasks =
+        tasks.map_err(|error| corrupt(format_args!("the tasks of worker {name}: {error}")))?;
     Ok(WorkerRow {
         worker: WorkerId::new(name)?,
         incarnation: wide(row, 1)?,
@@ -53,6 +63,7 @@ pub(crate) fn decode_worker(row: &PgRow) -> Result<WorkerRow> {
         pid: wide(row, 3)?,
         version: get(row, 4)?,
         queues,
+        tasks,
         slots: count(row, 6)?,
         lease: Timestamp::from_micros(get(row, 7)?).since(Timestamp::from_micros(0)),
         started_at: time(row, 8)?,
@@ -60,6 +71,12 @@ pub(crate) fn decode_worker(row: &PgRow) -> Result<WorkerRow> {
         steady_since: time(row, 10)?,
         seen_at: time(row, 11)?,
     })
+}
+
+/// The names of a worker's queues or tasks, as its row keeps them.
+pub(crate) fn json(names: &impl Serialize) -> Result<String> {
+    serde_json::to_string(names)
+        .map_err(|error| corrupt(format_args!("the queues or tasks of a worker: {error}")))
 }
 
 /// A `u32` that is kept as a `bigint`.

@@ -76,7 +76,7 @@ pub(crate) async fn load_origins(db: &mut SqliteConnection, names: &[&RowName]) 
 
 pub(crate) async fn load_workers(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
     const WORKERS: &str = "select w.worker, incarnation, host, pid, version, queues, slots, lease,
-                started_at, busy, steady_since, seen_at
+                started_at, busy, steady_since, seen_at, tasks
            from json_each(?1) k
           cross join quell_worker w
              on w.worker = k.value ->> 0 and w.incarnation = k.value ->> 1";
@@ -97,6 +97,9 @@ fn decode_worker(row: &SqliteRow) -> Result<WorkerRow> {
     let name: &str = get(row, 0)?;
     let queues = serde_json::from_str(get(row, 5)?)
         .map_err(|error| corrupt(format_args!("the queues of worker {name}: {error}")))?;
+    let tasks = get::<Option<&str>, _>(row, 12)?.map(serde_json::from_str).transpose();
+    let tasks =
+        tasks.map_err(|error| corrupt(format_args!("the tasks of worker {name}: {error}")))?;
     let lease: i64 = get(row, 7)?;
     Ok(WorkerRow {
         worker: WorkerId::new(name)?,
@@ -105,6 +108,7 @@ fn decode_worker(row: &SqliteRow) -> Result<WorkerRow> {
         pid: get(row, 3)?,
         version: get(row, 4)?,
         queues,
+        tasks,
         slots: get(row, 6)?,
         lease: Duration::from_micros(u64::try_from(lease).unwrap_or(0)),
         started_at: time(row, 8)?,
@@ -167,11 +171,11 @@ pub(crate) async fn write_worker(
     row: Option<&WorkerRow>,
 ) -> Result<()> {
     const PUT: &str = "insert into quell_worker (worker, incarnation, host, pid, version, queues,
-                slots, lease, started_at, busy, steady_since, seen_at)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                slots, lease, started_at, busy, steady_since, seen_at, tasks)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          on conflict (worker, incarnation) do update set
              busy = excluded.busy, steady_since = excluded.steady_since,
-             seen_at = excluded.seen_at";
+             seen_at = excluded.seen_at, queues = excluded.queues, tasks = excluded.tasks";
     const REMOVE: &str = "delete from quell_worker where worker = ?1 and incarnation = ?2";
     let name = worker.as_str().to_owned();
     let query = match row {
@@ -188,7 +192,8 @@ pub(crate) async fn write_worker(
             .bind(row.started_at.as_micros())
             .bind(row.busy)
             .bind(row.steady_since.as_micros())
-            .bind(row.seen_at.as_micros()),
+            .bind(row.seen_at.as_micros())
+            .bind(row.tasks.as_ref().map(json).transpose()?),
     };
     query.execute(db).await.map(drop).map_err(|e| explain("write a worker", e))
 }

@@ -148,7 +148,10 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::new("CountsEveryExpiry", 25, "each expired lease counts as a crash")
     },
     Bug {
-        suite: &["r25_workers_are_listed_until_they_stop_or_stay_away"],
+        suite: &[
+            "r25_workers_are_listed_until_they_stop_or_stay_away",
+            "r15_r25_a_worker_row_names_the_tasks_of_its_worker",
+        ],
         bends: &[Bend::Answer(|_, _, _, answer| {
             let mut answer = answer?;
             if let Answer::Workers(workers) = &mut answer {
@@ -157,6 +160,20 @@ pub(super) const BUGS: &[Bug] = &[
             Ok(answer)
         })],
         ..Bug::new("ForgetsWorkers", 25, "workers are not listed")
+    },
+    Bug {
+        suite: &[
+            "r25_workers_are_listed_until_they_stop_or_stay_away",
+            "r15_r25_a_worker_row_names_the_tasks_of_its_worker",
+        ],
+        bends: &[Bend::Answer(|_, _, _, answer| {
+            let mut answer = answer?;
+            if let Answer::Workers(workers) = &mut answer {
+                workers.rows.iter_mut().for_each(|row| row.tasks = None);
+            }
+            Ok(answer)
+        })],
+        ..Bug::new("ForgetsTasksOfWorkers", 15, "the tasks of workers are not kept")
     },
 ];
 

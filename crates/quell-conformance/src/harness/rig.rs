@@ -431,6 +431,7 @@ pub fn heartbeat(worker: &WorkerId, incarnation: u32) -> Heartbeat {
         pid: 4_711,
         version: "0.1.0".to_owned(),
         queues: vec![queue()],
+        tasks: Some(vec![task("t")]),
         slots: 8,
         busy: 0,
         lease: Rig::LEASE,

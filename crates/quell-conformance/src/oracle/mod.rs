@@ -205,9 +205,10 @@ impl Pair {
                 let result = Payload::from_stored(result.to_string());
                 ask!(self, op, end_effect(now, &lease, &name, &result));
             }
-            Op::Heartbeat { worker, incarnation, busy } => {
+            Op::Heartbeat { worker, incarnation, busy, tasks: named } => {
                 let beat = heartbeat(&worker_name(*worker), *incarnation);
-                let beat = Heartbeat { busy: *busy, lease: LEASE, ..beat };
+                let named = named.map(|named| tasks().into_iter().take(named.into()).collect());
+                let beat = Heartbeat { busy: *busy, tasks: named, lease: LEASE, ..beat };
                 ask!(self, op, heartbeat(now, &beat));
             }
             Op::RemoveWorker { worker, incarnation } => {

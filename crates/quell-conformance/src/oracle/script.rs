@@ -57,6 +57,8 @@ pub(super) enum Op {
         worker: u8,
         incarnation: u32,
         busy: u32,
+        /// How many tasks it names; none where it names none.
+        tasks: Option<u8>,
     },
     RemoveWorker {
         worker: u8,
@@ -173,8 +175,9 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         2 => (0_usize..6, 0_u8..2, 0_u8..2)
             .prop_map(|(back, name, result)| Op::EndEffect { back, name, result }),
         3 => (0_usize..3).prop_map(Op::Reap),
-        5 => (other(), 1_u32..3, 0_u32..3)
-            .prop_map(|(worker, incarnation, busy)| Op::Heartbeat { worker, incarnation, busy }),
+        5 => (other(), 1_u32..3, 0_u32..3, prop::option::weighted(0.8, 0_u8..3)).prop_map(
+            |(worker, incarnation, busy, tasks)| Op::Heartbeat { worker, incarnation, busy, tasks }
+        ),
         1 => (other(), 1_u32..3)
             .prop_map(|(worker, incarnation)| Op::RemoveWorker { worker, incarnation }),
         1 => (0_u8..3).prop_map(Op::Flush),

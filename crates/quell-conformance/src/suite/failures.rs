@@ -1,12 +1,13 @@
 //! Attempts that end without a word, and how many attempts a job keeps on record.
 
 use quell_core::crash::pause;
-use quell_core::heartbeat::WorkerRow;
+use quell_core::heartbeat::{Heartbeat, WorkerRow};
 use quell_core::{
-    Attempt, AttemptOutcome, Claim, ClaimedJob, ExplainTarget, Outcome, SettledAs, WorkerId,
+    Attempt, AttemptOutcome, Claim, ClaimedJob, ExplainTarget, Outcome, QueueName, SettledAs,
+    WorkerId,
 };
 
-use crate::rig::{Rig, fails, heartbeat, keyed, lease, plain, secs};
+use crate::rig::{Rig, fails, heartbeat, keyed, lease, plain, secs, task};
 
 /// Claims one job, after which its worker is gone while another one works on; returns what was
 /// claimed and what became of the job.
@@ -177,6 +178,7 @@ pub async fn r25_workers_are_listed_until_they_stop_or_stay_away(mut rig: Rig) {
     let beat = heartbeat(&WorkerId::new("w1").expect("a valid name"), 2);
     let row = WorkerRow::first(Rig::START + secs(10), &beat).again(rig.now(), &beat);
     assert_eq!((workers.now, workers.rows.get(1)), (rig.now(), Some(&row)));
+    assert_eq!(row.tasks, Some(vec![task("t")]));
     let named = |name: &str, process: u32| (name.to_owned(), process);
     assert_eq!(names(&rig).await, [named("w1", 1), named("w1", 2), named("w2", 1)]);
     rig.store.remove_worker(&beat.worker, 1).await.expect("the store removes");
@@ -184,6 +186,28 @@ pub async fn r25_workers_are_listed_until_they_stop_or_stay_away(mut rig: Rig) {
     assert_eq!(names(&rig).await, [named("w1", 2), named("w2", 1)]);
     rig.at(86_401);
     assert_eq!(names(&rig).await, [named("w1", 2)]);
+}
+
+/// A worker's row names the tasks that the worker knows, and gains those that it reports later; it names
+/// none where a heartbeat says nothing of them.
+pub async fn r15_r25_a_worker_row_names_the_tasks_of_its_worker(mut rig: Rig) {
+    let queues = ["q", "r"].map(|name| QueueName::new(name).expect("a valid name"));
+    let beat = heartbeat(&WorkerId::new("w1").expect("a valid name"), 1);
+    let first = Heartbeat { tasks: Some(vec![task("t"), task("u")]), ..beat.clone() };
+    let more = Heartbeat { queues: queues.to_vec(), tasks: Some(vec![task("v")]), ..beat.clone() };
+    let silent = Heartbeat { tasks: None, ..beat };
+    let mut row = None;
+    for (second, beat) in [(0, &first), (10, &first), (20, &more), (30, &first), (40, &silent)] {
+        let now = rig.at(second).now();
+        rig.store.heartbeat(Some(now), beat).await.expect("the store takes heartbeats");
+        let expected = match row {
+            None => WorkerRow::first(now, beat),
+            Some(row) => WorkerRow::again(&row, now, beat),
+        };
+        let workers = rig.store.workers(Some(now)).await.expect("the store lists");
+        assert_eq!(workers.rows, [expected.clone()], "at {second}");
+        row = Some(expected);
+    }
 }
 
 /// A job that fails for ever keeps its first attempts and its last ones, and says how many it gave

@@ -158,6 +158,7 @@ macro_rules! rule_tests {
                     r39_an_outage_of_the_store_counts_no_crash,
                     r21_r25_a_worker_that_is_back_has_not_crashed,
                     r25_workers_are_listed_until_they_stop_or_stay_away,
+                    r15_r25_a_worker_row_names_the_tasks_of_its_worker,
                     r25_the_first_and_the_last_attempts_are_kept,
                 ]
                 alerts: [

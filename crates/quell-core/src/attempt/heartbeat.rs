@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
-use crate::{QueueName, Timestamp, WorkerId};
+use crate::{QueueName, TaskName, Timestamp, WorkerId};
 
 /// The longest time between two heartbeats.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
@@ -22,6 +22,8 @@ pub const KEPT_UNSEEN: Duration = Duration::from_secs(86_400);
 pub const MOST_UNSEEN: usize = 1_000;
 /// The most queues that a worker row names.
 pub const MOST_QUEUES: usize = 100;
+/// The most tasks that a worker row names; the row of a worker with more names none.
+pub const MOST_TASKS: usize = 100;
 /// The most bytes of a host name or a version in a worker row.
 pub const MOST_TEXT: usize = 255;
 
@@ -62,6 +64,9 @@ pub struct Heartbeat {
     pub version: String,
     /// The queues that it claims from. A row keeps the first [`MOST_QUEUES`].
     pub queues: Vec<QueueName>,
+    /// The tasks that it knows; none where it does not say, or where they are more than [`MOST_TASKS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<TaskName>>,
     /// How many attempts it runs at once at most.
     pub slots: u32,
     /// How many attempts it runs now.
@@ -87,6 +92,10 @@ pub struct WorkerRow {
     pub version: String,
     /// The queues that it claims from, [`MOST_QUEUES`] at most.
     pub queues: Vec<QueueName>,
+    /// The tasks that it knows, all of them; none where that is not known: the worker runs an earlier
+    /// version, or knows more than [`MOST_TASKS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<TaskName>>,
     /// How many attempts it runs at once at most.
     pub slots: u32,
     /// How many attempts it ran at its last heartbeat.
@@ -111,7 +120,8 @@ impl WorkerRow {
             host: clipped(&beat.host),
             pid: beat.pid,
             version: clipped(&beat.version),
-            queues: beat.queues.iter().take(MOST_QUEUES).cloned().collect(),
+            queues: merged(&[], &beat.queues, MOST_QUEUES),
+            tasks: beat.tasks.as_deref().and_then(|tasks| listed(merged(&[], tasks, usize::MAX))),
             slots: beat.slots,
             busy: beat.busy,
             lease: beat.lease,
@@ -122,10 +132,16 @@ impl WorkerRow {
     }
 
     /// The row after a further heartbeat; `self` is the row before it.
+    ///
+    /// Queues and tasks are added to those of the row: a worker that pulls its jobs names them one
+    /// claim after the other, perhaps to several servers.
     #[must_use]
     pub fn again(&self, now: Timestamp, beat: &Heartbeat) -> Self {
         let is_steady = now.since(self.seen_at) <= longest_gap(beat.lease);
+        let tasks = self.tasks.as_deref().zip(beat.tasks.as_deref());
         WorkerRow {
+            queues: merged(&self.queues, &beat.queues, MOST_QUEUES),
+            tasks: tasks.and_then(|(known, new)| listed(merged(known, new, usize::MAX))),
             busy: beat.busy,
             steady_since: if is_steady { self.steady_since } else { now },
             seen_at: self.seen_at.max(now),
@@ -137,6 +153,18 @@ impl WorkerRow {
     #[must_use]
     pub fn is_unseen(&self, now: Timestamp) -> bool {
         now.since(self.seen_at) > interval(self.lease).saturating_mul(3)
+    }
+
+    /// Whether it takes jobs from a queue, as far as the row says: it names [`MOST_QUEUES`] at most.
+    #[must_use]
+    pub fn may_take_from(&self, queue: &QueueName) -> bool {
+        self.queues.contains(queue) || self.queues.len() >= MOST_QUEUES
+    }
+
+    /// Whether it knows a task, as far as the row says.
+    #[must_use]
+    pub fn may_know(&self, task: &TaskName) -> bool {
+        self.tasks.as_ref().is_none_or(|tasks| tasks.contains(task))
     }
 
     /// Whether its row may be listed and kept.
@@ -176,6 +204,23 @@ pub fn outdated(now: Timestamp, rows: &[WorkerRow]) -> Vec<(WorkerId, u32)> {
     unseen.into_iter().enumerate().filter(old).map(|(_, row)| name(row)).collect()
 }
 
+/// The tasks as a heartbeat and a row name them: none where they are more than [`MOST_TASKS`].
+#[must_use]
+pub fn listed(tasks: Vec<TaskName>) -> Option<Vec<TaskName>> {
+    (tasks.len() <= MOST_TASKS).then_some(tasks)
+}
+
+/// Those of a row and the new ones of a heartbeat, the first `most`.
+fn merged<T: Clone + PartialEq>(known: &[T], new: &[T], most: usize) -> Vec<T> {
+    let mut all = known.to_vec();
+    for one in new.iter().take(most) {
+        if all.len() < most && !all.contains(one) {
+            all.push(one.clone());
+        }
+    }
+    all
+}
+
 fn clipped(text: &str) -> String {
     let mut end = text.len().min(MOST_TEXT);
     while !text.is_char_boundary(end) {
@@ -196,6 +241,7 @@ mod tests {
             pid: 1,
             version: "0".to_owned(),
             queues: Vec::new(),
+            tasks: None,
             slots: 1,
             busy: 0,
             lease: Duration::from_secs(30),
@@ -235,6 +281,42 @@ mod tests {
         let names: Vec<String> =
             outdated(at(day), &rows).iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(names, ["gone-1", "gone-0", "old"]);
+    }
+
+    #[test]
+    fn r15_a_row_names_all_tasks_of_its_worker_or_none() {
+        let names = |from: usize, to: usize| -> Option<Vec<TaskName>> {
+            Some((from..to).map(|n| TaskName::new(format!("t{n}")).unwrap()).collect())
+        };
+        let row = |tasks| WorkerRow::first(at(0), &Heartbeat { tasks, ..beat("w") });
+        let again = |row: &WorkerRow, tasks| row.again(at(1), &Heartbeat { tasks, ..beat("w") });
+        assert_eq!(row(names(0, MOST_TASKS)).tasks, names(0, MOST_TASKS));
+        assert_eq!(row(names(0, MOST_TASKS + 1)).tasks, None);
+        let some = again(&row(names(0, 2)), names(1, 3));
+        assert_eq!(some.tasks, names(0, 3));
+        assert_eq!(again(&some, names(0, MOST_TASKS + 1)).tasks, None);
+        assert_eq!(again(&some, None).tasks, None, "an earlier version sent it");
+        assert_eq!(again(&row(None), names(0, 2)).tasks, None, "it may know others");
+        let [first, last] = [0, 7].map(|n| names(n, n + 1).unwrap().remove(0));
+        assert!(some.may_know(&first) && !some.may_know(&last) && row(None).may_know(&last));
+    }
+
+    #[test]
+    fn r25_a_row_gains_the_queues_that_a_later_heartbeat_names() {
+        let queues = |names: &[&str]| -> Vec<QueueName> {
+            names.iter().map(|name| QueueName::new(*name).unwrap()).collect()
+        };
+        let row = WorkerRow::first(at(0), &Heartbeat { queues: queues(&["a"]), ..beat("w") });
+        let row = row.again(at(1), &Heartbeat { queues: queues(&["b", "a"]), ..beat("w") });
+        assert_eq!(row.queues, queues(&["a", "b"]));
+    }
+
+    #[test]
+    fn r25_an_earlier_version_reads_rows_and_heartbeats_that_name_no_task() {
+        let row = WorkerRow::first(at(0), &beat("w"));
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(!text.contains("tasks"), "{text}");
+        assert_eq!(serde_json::from_str::<WorkerRow>(&text).unwrap(), row);
     }
 
     #[test]

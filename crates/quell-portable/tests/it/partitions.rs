@@ -154,6 +154,7 @@ async fn r25_a_partition_that_is_made_later_knows_the_workers_of_its_queue() {
             pid: 1,
             version: "1".to_owned(),
             queues: vec![QueueName::new(name).unwrap()],
+            tasks: None,
             slots: 1,
             busy: 0,
             lease: secs(30),

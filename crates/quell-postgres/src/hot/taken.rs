@@ -70,7 +70,7 @@ impl PostgresBackend {
 
     /// Changes the row of a worker, if it has one: one statement.
     async fn beat_again(&self, now: Now, beat: &Heartbeat) -> Result<bool> {
-        let query = beat_query(&self.sql, self.asked(now), beat);
+        let query = beat_query(&self.sql, self.asked(now), beat)?;
         let rows = one_shot(&self.upkeep, &self.sql, query).await?;
         self.warmth.fade();
         let Some(row) = rows.first() else { return Ok(false) };

@@ -88,6 +88,7 @@ fn beat(queues: Vec<QueueName>) -> Heartbeat {
         pid: 1,
         version: "1".to_owned(),
         queues,
+        tasks: None,
         slots: 1,
         busy: 0,
         lease: Duration::from_secs(30),

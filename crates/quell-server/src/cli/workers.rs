@@ -33,8 +33,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let mut rows = rows(&answer.workers);
     for row in &mut rows {
-        let names = row["queues"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        row["queues"] = json!(names.collect::<Vec<_>>().join(","));
+        for column in ["queues", "tasks"] {
+            let names = row[column].as_array().into_iter().flatten().filter_map(Value::as_str);
+            row[column] = json!(names.collect::<Vec<_>>().join(","));
+        }
     }
     let columns = [
         "worker",
@@ -43,6 +45,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         "pid",
         "version",
         "queues",
+        "tasks",
         "busy",
         "slots",
         "started_at",

@@ -1,7 +1,7 @@
 //! Workers (R25).
 
-use quell::QueueName;
 use quell::worker::{WorkerRow, Workers as Found};
+use quell::{QueueName, TaskName};
 use quell_core::WorkerId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -27,6 +27,10 @@ pub struct Worker {
     /// The queues that it takes jobs from.
     #[schema(value_type = Vec<String>)]
     pub queues: Vec<QueueName>,
+    /// The tasks that it knows; left out where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub tasks: Option<Vec<TaskName>>,
     /// Attempts at once.
     pub slots: u32,
     /// Attempts now.
@@ -56,6 +60,7 @@ impl From<&Found> for Workers {
             pid: row.pid,
             version: row.version.clone(),
             queues: row.queues.clone(),
+            tasks: row.tasks.clone(),
             slots: row.slots,
             busy: row.busy,
             lease: exact(row.lease),

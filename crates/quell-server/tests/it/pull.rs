@@ -72,8 +72,8 @@ async fn r06_r10_a_burst_is_one_job_for_a_worker_that_waits() {
     let row =
         workers["workers"].as_array().unwrap().iter().find(|row| row["worker"] == "w").unwrap();
     assert_eq!(
-        (&row["pid"], &row["slots"], &row["queues"]),
-        (&json!(9), &json!(4), &json!(["default"]))
+        (&row["pid"], &row["slots"], &row["queues"], &row["tasks"]),
+        (&json!(9), &json!(4), &json!(["default"]), &json!(["resize"]))
     );
     served.server.stop().await.unwrap();
 }

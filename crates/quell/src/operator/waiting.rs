@@ -74,7 +74,9 @@ pub enum WaitReason {
     },
     /// No worker that gives signs of life takes jobs from its queue (R34).
     NoWorker,
-    /// All slots of the workers that take jobs from its queue are taken.
+    /// Workers take jobs from its queue, and none of them knows its task (R28).
+    NoWorkerKnowsTask,
+    /// All slots of the workers that take its task from its queue are taken.
     WorkersBusy {
         /// How many attempts they run.
         busy: u64,
@@ -106,6 +108,7 @@ impl WaitReason {
             WaitReason::Turn { .. } => "turn",
             WaitReason::Rate { .. } => "rate",
             WaitReason::NoWorker => "no_worker",
+            WaitReason::NoWorkerKnowsTask => "no_worker_knows_task",
             WaitReason::WorkersBusy { .. } => "workers_busy",
             WaitReason::ClockAhead { .. } => "clock_ahead",
             WaitReason::NextClaim => "next_claim",
@@ -162,6 +165,7 @@ impl fmt::Display for WaitReason {
             }
             WaitReason::Rate { until } => write!(f, "the rate lets the next one start at {until}"),
             WaitReason::NoWorker => f.write_str("no worker takes jobs from its queue"),
+            WaitReason::NoWorkerKnowsTask => f.write_str("no worker of its queue knows its task"),
             WaitReason::WorkersBusy { busy, slots } => {
                 write!(f, "the workers of its queue run {busy} attempts in {slots} slots")
             }
@@ -401,17 +405,14 @@ impl Quell {
         Ok(jobs)
     }
 
-    /// Whether there are workers for the job's queue; and, where nothing else holds the job, whether
+    /// Whether there are workers for the job's queue and task; and, where nothing else holds the job, whether
     /// one of them has a free slot.
     async fn workers_of(&self, job: &Job, is_ready: bool) -> Result<Option<WaitReason>> {
         let workers = self.store().workers(self.clock().store_time()).await?;
         let seen = workers.rows.iter().filter(|row| !row.is_unseen(workers.now));
-        // A row names the first queues only.
-        let takes = |queues: &[QueueName]| {
-            queues.contains(&job.queue) || queues.len() >= quell_core::heartbeat::MOST_QUEUES
-        };
+        let of_queue: Vec<_> = seen.filter(|row| row.may_take_from(&job.queue)).collect();
         let (mut busy, mut slots) = (0_u64, 0_u64);
-        for row in seen.filter(|row| takes(&row.queues)) {
+        for row in of_queue.iter().filter(|row| row.may_know(&job.task)) {
             busy = busy.saturating_add(u64::from(row.busy));
             slots = slots.saturating_add(u64::from(row.slots));
         }
@@ -419,7 +420,8 @@ impl Quell {
         let may_rest = self.store().capabilities().timed;
         Ok(match slots {
             0 if may_rest => None,
-            0 => Some(WaitReason::NoWorker),
+            0 if of_queue.is_empty() => Some(WaitReason::NoWorker),
+            0 => Some(WaitReason::NoWorkerKnowsTask),
             slots if is_ready && busy >= slots => Some(WaitReason::WorkersBusy { busy, slots }),
             _ => None,
         })

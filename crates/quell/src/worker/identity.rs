@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quell_core::heartbeat::Heartbeat;
-use quell_core::{Draw, QueueName, Timestamp, WorkerId};
+use quell_core::heartbeat::{Heartbeat, listed};
+use quell_core::{Draw, QueueName, TaskName, Timestamp, WorkerId};
 
 use crate::random::drawn;
 
@@ -19,10 +19,11 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of a worker of these queues.
+    /// Of a worker of these queues and tasks.
     pub(super) fn new(
         worker: WorkerId,
         queues: Vec<QueueName>,
+        tasks: Vec<TaskName>,
         slots: usize,
         lease: Duration,
     ) -> Self {
@@ -33,6 +34,7 @@ impl Identity {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             queues,
+            tasks: listed(tasks),
             slots: narrow(slots),
             busy: 0,
             lease,

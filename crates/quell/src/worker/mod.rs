@@ -323,7 +323,9 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         let now = self.quell.clock().now();
         let lease = self.bounds.lease;
         let name = self.name.map_or_else(made_up_name, Ok)?;
-        let identity = Identity::new(name, names.clone(), self.bounds.concurrency, lease);
+        let tasks = self.tasks.keys().cloned().collect();
+        let slots = self.bounds.concurrency;
+        let identity = Identity::new(name, names.clone(), tasks, slots, lease);
         self.bounds.rests = self.quell.store().capabilities().timed;
         let mut watched = self.watched;
         watched.retain(|queue| !names.contains(queue));

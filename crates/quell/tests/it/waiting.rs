@@ -52,7 +52,8 @@ impl Rig {
     }
 
     /// A worker of a queue, with one slot.
-    async fn beat(&self, name: &str, busy: u32) {
+    async fn beat(&self, name: &str, busy: u32, tasks: &[&str]) {
+        let tasks = tasks.iter().map(|name| TaskName::new(*name).unwrap());
         let beat = Heartbeat {
             worker: WorkerId::new(format!("of-{name}")).unwrap(),
             incarnation: 1,
@@ -60,6 +61,7 @@ impl Rig {
             pid: 1,
             version: String::new(),
             queues: vec![queue(name)],
+            tasks: Some(tasks.collect()),
             slots: 1,
             busy,
             lease: secs(600),
@@ -84,8 +86,9 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let rig = Rig { quell };
     let queues = ["due", "key", "pause", "gone", "full", "part", "turn", "rate", "busy", "free"];
     for name in queues {
-        rig.beat(name, u32::from(name == "busy")).await;
+        rig.beat(name, u32::from(name == "busy"), &["s", "t"]).await;
     }
+    rig.beat("strange", 0, &["s"]).await;
 
     let job =
         rig.accept(NewTrigger { when: When::After(secs(3_600)), ..Rig::trigger_in("due") }).await;
@@ -164,6 +167,9 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     assert_eq!(rig.reasons(job).await, [WaitReason::NextClaim]);
     let job = rig.accept(Rig::trigger_in("alone")).await;
     let expected = if lists_all { WaitReason::NoWorker } else { WaitReason::NextClaim };
+    assert_eq!(rig.reasons(job).await, [expected]);
+    let job = rig.accept(Rig::trigger_in("strange")).await;
+    let expected = if lists_all { WaitReason::NoWorkerKnowsTask } else { WaitReason::NextClaim };
     assert_eq!(rig.reasons(job).await, [expected]);
 
     let paused = quell::queue::TaskSettings::default().paused(true);

@@ -18,6 +18,8 @@ struct Known {
     queues: BTreeSet<QueueName>,
     /// The tasks that are on record.
     tasks: BTreeSet<TaskName>,
+    /// How many of them its last heartbeat named.
+    beaten_tasks: usize,
 }
 
 type All = BTreeMap<(WorkerId, u32), Known>;
@@ -44,15 +46,15 @@ impl Beats {
         (known.tasks.len() > before).then(|| known.tasks.clone())
     }
 
-    /// All queues that the process has named, these included, where a heartbeat is due; it counts as
-    /// sent.
+    /// All queues that the process has named, these included, and its tasks, where a heartbeat is due; it
+    /// counts as sent.
     pub(super) fn due(
         &self,
         process: &PullProcess,
         queues: &[QueueName],
         interval: Duration,
         now: Timestamp,
-    ) -> Option<Vec<QueueName>> {
+    ) -> Option<(Vec<QueueName>, Vec<TaskName>)> {
         let mut all = self.all();
         let known = known(&mut all, process);
         let before = known.queues.len();
@@ -60,11 +62,13 @@ impl Beats {
         // It comes with calls of the worker, not by a timer: so no gap is longer than one that still
         // counts as unbroken, which is one and a half intervals.
         let is_time = known.beaten_at.is_none_or(|at| now.since(at) >= interval / 2);
-        if !is_time && known.queues.len() == before {
+        let is_new = known.queues.len() > before || known.tasks.len() > known.beaten_tasks;
+        if !is_time && !is_new {
             return None;
         }
         known.beaten_at = Some(now);
-        Some(known.queues.iter().cloned().collect())
+        known.beaten_tasks = known.tasks.len();
+        Some((known.queues.iter().cloned().collect(), known.tasks.iter().cloned().collect()))
     }
 
     /// Lets the next call send a heartbeat.
@@ -72,6 +76,7 @@ impl Beats {
         let key = (process.worker.clone(), process.incarnation);
         if let Some(known) = self.all().get_mut(&key) {
             known.beaten_at = None;
+            known.beaten_tasks = 0;
         }
     }
 
@@ -115,6 +120,22 @@ mod tests {
         let calls = [0, 4, 5, 9, 10, 14, 19].map(|at| (at, due(at)));
         let sent: Vec<i64> = calls.iter().filter(|(_, sent)| *sent).map(|(at, _)| *at).collect();
         assert_eq!(sent, [0, 5, 10, 19]);
+    }
+
+    #[test]
+    fn r15_a_new_task_is_reported_at_once() {
+        let beats = Beats::default();
+        let task = |name: &str| TaskName::new(name).unwrap();
+        let sent = |at: i64| {
+            let due =
+                beats.due(&process("w"), &[], Duration::from_secs(10), Timestamp::from_secs(at));
+            due.map(|(_, tasks)| tasks)
+        };
+        beats.introduce(&process("w"), &[task("b")]);
+        assert_eq!(sent(0), Some(vec![task("b")]));
+        assert_eq!(sent(1), None);
+        beats.introduce(&process("w"), &[task("a")]);
+        assert_eq!(sent(2), Some(vec![task("a"), task("b")]));
     }
 
     #[test]

@@ -49,7 +49,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quell_core::heartbeat::{Heartbeat, interval};
+use quell_core::heartbeat::{Heartbeat, interval, listed};
 use quell_core::history::{Event as Recorded, WorkerTask};
 use quell_core::{
     ClaimedJob, Error, ErrorKind, QueueName, Renewal, Result, TaskName, Timestamp, WorkerId,
@@ -120,14 +120,15 @@ impl PullProcess {
         }
     }
 
-    fn beat(&self, queues: &[QueueName], lease: Duration) -> Heartbeat {
+    fn beat(&self, queues: Vec<QueueName>, tasks: Vec<TaskName>, lease: Duration) -> Heartbeat {
         Heartbeat {
             worker: self.worker.clone(),
             incarnation: self.incarnation,
             host: self.host.clone(),
             pid: self.pid,
             version: self.version.clone(),
-            queues: queues.to_vec(),
+            queues,
+            tasks: listed(tasks),
             slots: self.slots,
             busy: self.busy,
             lease,
@@ -451,8 +452,8 @@ impl PullTasks {
     async fn beat(&self, process: &PullProcess, queues: &[QueueName], lease: Duration) {
         let now = self.quell.clock().now();
         let due = self.shared.beats.due(process, queues, interval(lease), now);
-        let Some(queues) = due else { return };
-        let beat = process.beat(&queues, lease);
+        let Some((queues, tasks)) = due else { return };
+        let beat = process.beat(queues, tasks, lease);
         if let Err(error) = self.quell.store().heartbeat(self.store_time(), &beat).await {
             self.shared.beats.failed(process);
             debug!(%error, worker = %process.worker, "heartbeat failed, trying again");
