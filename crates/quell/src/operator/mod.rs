@@ -6,6 +6,7 @@
 pub(crate) mod causes;
 pub(crate) mod dead;
 pub(crate) mod queues;
+mod rates;
 pub(crate) mod schedule;
 pub(crate) mod search;
 mod unreadable;

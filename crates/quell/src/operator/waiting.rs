@@ -9,7 +9,8 @@ use std::time::Duration;
 use quell_core::job::describe_reason;
 use quell_core::window::DueReason;
 use quell_core::{
-    ErrorKind, Job, JobFilter, JobId, JobState, Key, QueueName, QueueSettings, Result, Timestamp,
+    ErrorKind, Job, JobFilter, JobId, JobState, Key, NextDue, QueueName, QueueSettings, Result,
+    Timestamp,
 };
 
 use crate::Quell;
@@ -67,9 +68,14 @@ pub enum WaitReason {
         /// That job.
         job: JobId,
     },
-    /// The rate of its queue, or of its partition, lets the next one start later (R31).
+    /// The rate of its queue lets the next one start later (R31).
     Rate {
         /// When.
+        until: Timestamp,
+    },
+    /// The rate of its partition lets the next one of it start later (R31).
+    PartitionRate {
+        /// When, as far as its newest jobs show.
         until: Timestamp,
     },
     /// No worker that gives signs of life takes jobs from its queue (R34).
@@ -107,6 +113,7 @@ impl WaitReason {
             WaitReason::PartitionFull { .. } => "partition_full",
             WaitReason::Turn { .. } => "turn",
             WaitReason::Rate { .. } => "rate",
+            WaitReason::PartitionRate { .. } => "partition_rate",
             WaitReason::NoWorker => "no_worker",
             WaitReason::NoWorkerKnowsTask => "no_worker_knows_task",
             WaitReason::WorkersBusy { .. } => "workers_busy",
@@ -119,7 +126,9 @@ impl WaitReason {
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         match self {
-            WaitReason::NotDue { until, .. } | WaitReason::Rate { until } => Some(*until),
+            WaitReason::NotDue { until, .. }
+            | WaitReason::Rate { until }
+            | WaitReason::PartitionRate { until } => Some(*until),
             _ => None,
         }
     }
@@ -163,7 +172,12 @@ impl fmt::Display for WaitReason {
             WaitReason::Turn { job } => {
                 write!(f, "job {job} of its partition goes first: their order is strict")
             }
-            WaitReason::Rate { until } => write!(f, "the rate lets the next one start at {until}"),
+            WaitReason::Rate { until } => {
+                write!(f, "the rate of its queue lets the next one start at {until}")
+            }
+            WaitReason::PartitionRate { until } => {
+                write!(f, "the rate of its partition lets the next one start at {until}")
+            }
             WaitReason::NoWorker => f.write_str("no worker takes jobs from its queue"),
             WaitReason::NoWorkerKnowsTask => f.write_str("no worker of its queue knows its task"),
             WaitReason::WorkersBusy { busy, slots } => {
@@ -275,14 +289,10 @@ impl Quell {
         let is_ready = job.window.due_at <= now && !job.waits;
         if let Some(settings) = settings.filter(|settings| is_ready && !settings.paused) {
             reasons.extend(self.limits_of(job, &settings).await?);
-            // What is due of its task may start later only by a rate.
+            // What is due of its task may start later only by a rate, but for a full partition.
             let is_full = reasons.iter().any(|one| matches!(one, WaitReason::PartitionFull { .. }));
-            if settings.limits_rate()
-                && !is_full
-                && let Some(until) = next.due.filter(|due| *due > now)
-            {
-                reasons.push(WaitReason::Rate { until });
-            }
+            let next = NextDue { due: next.due.filter(|_| !is_full), ..next };
+            reasons.extend(self.rates_of(job, &settings, &next).await?);
         }
         reasons.extend(self.workers_of(job, is_ready && reasons.is_empty()).await?);
         if reasons.is_empty() {
@@ -384,7 +394,7 @@ impl Quell {
     }
 
     /// Jobs of a queue in a state, the newest [`MOST_OF_QUEUE`] before this one.
-    async fn some_of(
+    pub(super) async fn some_of(
         &self,
         queue: &QueueName,
         state: JobState,

@@ -8,7 +8,7 @@ use quell::store::{Claim, Claimed, Draw, Heartbeat};
 use quell::trigger::NewTrigger;
 use quell::worker::WorkerId;
 use quell::{Batch, Job, JobId, Key, Payload, Policy, Quell, QueueName, Result, TaskName, When};
-use quell_conformance::rig::{secs, until};
+use quell_conformance::rig::{fails, secs, until};
 
 const WORKER: &str = "w";
 
@@ -84,7 +84,8 @@ impl Rig {
 async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let lists_all = !quell.store().capabilities().timed;
     let rig = Rig { quell };
-    let queues = ["due", "key", "pause", "gone", "full", "part", "turn", "rate", "busy", "free"];
+    let queues =
+        ["due", "key", "pause", "gone", "full", "part", "turn", "rate", "busy", "free", "share"];
     for name in queues {
         rig.beat(name, u32::from(name == "busy"), &["s", "t"]).await;
     }
@@ -160,6 +161,7 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let job = rig.accept(Rig::trigger_in("rate")).await;
     assert_eq!(rig.reasons(job).await, [WaitReason::Rate { until: claimed.now + secs(3_600) }]);
 
+    the_rate_of_a_partition_is_named(&rig).await?;
     let job = rig.accept(Rig::trigger_in("busy")).await;
     let busy = WaitReason::WorkersBusy { busy: 1, slots: 1 };
     assert_eq!(rig.reasons(job).await, [busy]);
@@ -176,6 +178,53 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     rig.quell.store().set_task(&task(), &paused).await?;
     let job = rig.accept(Rig::trigger_in("free")).await;
     assert_eq!(rig.reasons(job).await, [WaitReason::TaskPaused]);
+    Ok(())
+}
+
+/// The rate of a partition apart from that of its queue, retries included.
+async fn the_rate_of_a_partition_is_named(rig: &Rig) -> Result<()> {
+    let of = |name: &str| NewTrigger {
+        partition: Some(Key::new(name).unwrap()),
+        ..Rig::trigger_in("share")
+    };
+    let hour = |limit: u32| Rate { limit, period: secs(3_600) };
+    rig.set("share", QueueSettings::default().partition_rate(hour(1))).await;
+    rig.accept(NewTrigger { priority: 5, ..of("a") }).await;
+    let first = rig.claim("share", 9).await;
+    let (held, free) = (rig.accept(of("a")).await, rig.accept(of("b")).await);
+    let of_partition = WaitReason::PartitionRate { until: first.now + secs(3_600) };
+    assert_eq!(rig.reasons(held).await, [of_partition.clone()]);
+    assert_eq!(rig.reasons(free).await, [WaitReason::NextClaim]);
+
+    // Each start of a job counts.
+    rig.set("share", QueueSettings::default().partition_rate(hour(2))).await;
+    let lease = quell::store::Lease { job: first.jobs[0].id, token: first.jobs[0].token };
+    let outcome = fails(Duration::from_micros(1), false);
+    let settlement = quell::store::Settlement { lease, outcome };
+    rig.quell.store().settle(None, vec![settlement]).await?;
+    until("b and one of a have started", || async {
+        rig.claim("share", 9).await;
+        rig.job(free).await.starts() == 1
+            && rig.job(held).await.starts() + rig.job(first.jobs[0].id).await.starts() == 2
+    })
+    .await;
+    let held = rig.accept(of("a")).await;
+    assert_eq!(rig.reasons(held).await, [of_partition.clone()]);
+
+    let both = QueueSettings::default().rate(Rate { limit: 3, period: secs(7_200) });
+    rig.set("share", both.partition_rate(hour(2))).await;
+    assert_eq!(
+        rig.reasons(held).await,
+        [of_partition.clone()],
+        "the queue's has counted no start yet"
+    );
+    for _ in 0..3 {
+        rig.accept(Rig::trigger_in("share")).await;
+    }
+    let claimed = rig.claim("share", 9).await;
+    assert_eq!(claimed.jobs.len(), 3);
+    let of_queue = WaitReason::Rate { until: claimed.now + secs(7_200) };
+    assert_eq!(rig.reasons(held).await, [of_queue, of_partition]);
     Ok(())
 }
 
