@@ -342,8 +342,7 @@ impl<B: Backend> Step<'_, B> {
         }
         for line in 0..view.lines.len() {
             // In the order of their due times: behind one that nothing keeps back none is sooner.
-            loop {
-                let Some(of_line) = view.lines.get_mut(line) else { break };
+            while let Some(of_line) = view.lines.get_mut(line) {
                 self.refill(&view.queue, of_line, self.page()).await?;
                 let Some(head) = of_line.entries.pop_front() else { break };
                 let start = view.settings.partition_start(head.due, &view.used_of(&head));

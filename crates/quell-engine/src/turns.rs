@@ -1,6 +1,6 @@
 //! Whose turn it is in the partitions of a queue of strict order (R41).
 //!
-//! A job holds up those behind it in its partition whoever may run it: also one of a task that is paused
+//! A job holds up those behind it in its partition whether or not a worker may run it: also one of a task that is paused
 //! or that no worker knows. So the first jobs of partitions are read of all tasks and priorities, in the
 //! order in which they are due, until enough of them may start. Jobs that have started before come first
 //! in their partitions. They are read all: there is one for each partition that waits for a retry.
@@ -119,7 +119,7 @@ impl<B: Backend> Step<'_, B> {
             if let Some((index, place, note)) = right {
                 self.beside.enter.push((index, Entry { place, name: name.clone(), note }));
             }
-            // Whoever moves the job meanwhile meets this.
+            // A step that moves the job meanwhile meets this.
             if let Some(key) = key_of(&job) {
                 self.load([RowName::Key(key.clone())]).await?;
                 let row = self.keys.get(&key).cloned().map(Row::Key);
@@ -147,7 +147,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(begun)
     }
 
-    /// The tasks of which jobs wait in a queue.
+    /// The tasks that have jobs waiting in a queue.
     async fn waiting_tasks(&mut self, queue: &QueueName) -> Result<BTreeSet<TaskName>> {
         let counts = self.counts().await?.into_iter();
         let waiting = counts.filter(|one| one.queue == *queue && one.state == JobState::Scheduled);

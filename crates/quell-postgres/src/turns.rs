@@ -1,6 +1,6 @@
 //! Whose turn it is in the partitions of a queue of strict order (R41).
 //!
-//! A job holds up those behind it in its partition whoever may run it. So the heads of partitions are read of
+//! A job holds up those behind it in its partition whether or not a worker may run it. So the heads of partitions are read of
 //! all lanes of the queue, page by page, until those that have been read have enough to start. Jobs that
 //! have started before come first in their partitions; they are read all.
 
@@ -43,7 +43,7 @@ struct Next {
 struct Partitions {
     lanes: BTreeMap<i32, Lane>,
     next: BTreeMap<i32, Next>,
-    /// Lanes and partitions of which a head was read.
+    /// Lanes and partitions whose heads were read.
     seen: BTreeSet<i64>,
 }
 

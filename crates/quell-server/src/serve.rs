@@ -165,8 +165,7 @@ impl Server {
         let completed = elsewhere(&quell, &tasks, is_completed)?;
         let completions = Completions::new(completed, Arc::clone(&tally));
         side.spawn(completions.clone().watch(stop_listening.clone()));
-        let base_url: Arc<str> =
-            config.url.unwrap_or_else(|| format!("http://{address}")).as_str().into();
+        let base_url = config.url.unwrap_or_else(|| format!("http://{address}")).into();
         if !tasks.is_empty() {
             let stopping = CancellationToken::new();
             let end_grace = end_grace(stop_working.clone(), config.grace, stopping.clone());

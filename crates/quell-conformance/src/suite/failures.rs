@@ -205,7 +205,7 @@ pub async fn r15_r25_a_worker_row_names_the_tasks_of_its_worker(mut rig: Rig) {
             Some(row) => WorkerRow::again(&row, now, beat),
         };
         let workers = rig.store.workers(Some(now)).await.expect("the store lists");
-        assert_eq!(workers.rows, [expected.clone()], "at {second}");
+        assert_eq!(workers.rows, std::slice::from_ref(&expected), "at {second}");
         row = Some(expected);
     }
 }

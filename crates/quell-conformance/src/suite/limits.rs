@@ -399,8 +399,8 @@ pub async fn r33_a_pause_is_on_record_with_its_time_and_caller(mut rig: Rig) {
     rig.store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(12, None));
     let long = "x".repeat(QueueSettings::MOST_PAUSED_BY + 1);
-    let queue = rig.store.set_queue(&queue(), &by(&long)).await.unwrap_err();
-    let task = rig.store.set_task(&task("t"), &of_task(&long)).await.unwrap_err();
+    let queue = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
+    let task = rig.store.set_task(&task("t"), &of_task(&long)).await.expect_err("refused");
     assert_eq!((queue.field(), task.field()), (Some("paused_by"), Some("paused_by")));
     assert_eq!(shown(&rig).await, both(12, None));
 }
@@ -418,7 +418,8 @@ pub async fn r32_all_settings_are_kept(rig: Rig) {
         debounce: Some(crate::rig::debounce().thresholds),
         ..QueueSettings::default()
     };
-    rig.claim_none().await;
+    // The store notes a pause with the time of a write.
+    rig.trigger(NewTrigger { task: task("u"), ..plain("0") }).await;
     rig.set_queue(settings.clone()).await;
     let known = rig.store.queues().await.expect("lists");
     let kept = settings.kept(None, rig.now());

@@ -102,7 +102,7 @@ pub async fn r41_whatever_brings_a_job_back_it_is_next(mut rig: Rig) {
     runs(&rig, "2").await;
 }
 
-/// A job that ends without another attempt lets the next one start, and workers are told.
+/// A job that ends without another attempt lets the next one start, and workers are notified.
 pub async fn r34_r41_an_end_in_front_lets_the_next_one_start(mut rig: Rig) {
     rig.set_queue(strict()).await;
     for payload in ["1", "2", "3"] {
@@ -128,7 +128,7 @@ pub async fn r41_a_delayed_job_holds_up_from_its_time_on(mut rig: Rig) {
     rig.trigger(within("a", "1")).await;
     rig.trigger(later("a", "500", 500)).await;
     let job = rig.claim_one().await;
-    assert_eq!(job.payload.as_str(), "1", "before its time it holds up nobody");
+    assert_eq!(job.payload.as_str(), "1", "before its time it holds up no other");
     rig.at(20).trigger(within("a", "2")).await;
     rig.succeed(&job).await;
     let delayed = rig.claim_one().await;
@@ -183,7 +183,7 @@ pub async fn r26_r41_a_redriven_job_is_next(mut rig: Rig) {
     runs(&rig, "3").await;
 }
 
-/// A window that waits for another of its key holds up nobody: that one may be behind it.
+/// A window that waits for another of its key holds up no other job: that one may be behind it.
 pub async fn r11_r41_who_waits_for_its_key_holds_up_nobody(mut rig: Rig) {
     rig.set_queue(strict()).await;
     let in_partition =
@@ -273,7 +273,7 @@ pub async fn r31_r41_rates_hold_beside_the_order(mut rig: Rig) {
     assert_eq!(rig.claim().await.len(), 1);
 }
 
-/// A partition with a long line, and many partitions that wait for retries, hold up nobody else.
+/// A partition with a long line, and many partitions that wait for retries, hold up no other.
 pub async fn r41_long_lines_and_many_retries_hold_up_nobody_else(mut rig: Rig) {
     rig.set_queue(strict()).await;
     for first in (0..600).step_by(40) {
@@ -300,7 +300,7 @@ pub async fn r41_long_lines_and_many_retries_hold_up_nobody_else(mut rig: Rig) {
     assert_eq!(rig.next_due().await.due, Some(Rig::START + secs(300)));
 }
 
-/// Workers that race with each other and with the ends of attempts, some of which are failures: each
+/// Workers that race with each other and with the ends of attempts, among them failures: each
 /// partition runs in its order, one at a time.
 pub async fn r41_claims_and_ends_that_race_keep_the_order(mut rig: Rig) {
     rig.set_queue(strict()).await;

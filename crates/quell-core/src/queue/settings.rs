@@ -384,7 +384,7 @@ mod tests {
         assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
         let again = QueueSettings { paused_since: Some(at(1)), ..by("bob") }.concurrency(3);
         let again = again.kept(Some(&first), at(9));
-        assert_eq!(again, QueueSettings { concurrency: Some(3), ..first.clone() });
+        assert_eq!(again, QueueSettings { concurrency: Some(3), ..first });
         let open = QueueSettings { paused: false, ..again.clone() }.kept(Some(&again), at(9));
         assert_eq!(open, QueueSettings::default().concurrency(3));
         let text = serde_json::to_string(&open).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! The jobs of such a partition start one at a time. A job takes its place when its time comes: at its
 //! acceptance, or when its delay or its window ends. A job that has started and waits to start again
-//! comes before all that have not. Who waits for another attempt of its key (R10, R11) holds up nobody
-//! until that has ended: it may wait for a job that is behind it.
+//! comes before all that have not. Who waits for another attempt of its key (R10, R11) holds up no
+//! other job until that has ended: it may wait for a job that is behind it.
 
 use crate::{Job, JobId, JobState, Timestamp};
 
@@ -50,7 +50,7 @@ impl Job {
         self.state == JobState::Scheduled && self.starts() > 0
     }
 
-    /// Its place in a partition of strict order (R41); none where it holds up nobody.
+    /// Its place in a partition of strict order (R41); none where it holds up no other.
     #[must_use]
     pub fn turn(&self) -> Option<Turn> {
         let stands = self.state == JobState::Scheduled && !self.waits && self.partition.is_some();

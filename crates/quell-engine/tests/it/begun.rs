@@ -18,7 +18,7 @@ use quell_engine::{
     Tally, Time,
 };
 
-/// Maps whose commits leave that index as it is, as long as they are told so.
+/// Maps whose commits leave that index as it is, as long as the flag says so.
 #[derive(Debug)]
 struct Earlier {
     maps: Maps,

@@ -236,7 +236,7 @@ async fn explanation(
             let text = format!("this server runs task {task} from queue {own}, not from {queue}");
             shown.wait_for("other_queue", text);
         }
-        Some(_) if api.pull.lacks_workers(&task) => {
+        Some(_) if api.pull.lacks_workers(&task) && !shown.lacks_workers() => {
             let text = format!("no worker that pulls task {task} has called this server of late");
             shown.wait_for("no_worker", text);
         }

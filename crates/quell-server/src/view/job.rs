@@ -352,8 +352,9 @@ pub struct Waits {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
     /// `not_due`, `key_runs`, `older_window`, `queue_paused`, `queue_deleted`, `task_paused`,
-    /// `queue_full`, `partition_full`, `turn`, `rate`, `partition_rate`,
-    /// `no_worker`, `no_worker_knows_task`, `workers_busy`, `clock_ahead`, `task_undeclared`, `other_queue` or `next_claim`.
+    /// `queue_full`, `partition_full`, `turn`, `rate`, `partition_rate`, `no_worker`,
+    /// `no_worker_knows_task`, `workers_busy`, `clock_ahead`, `task_undeclared`, `other_queue` or
+    /// `next_claim`.
     pub kind: String,
     /// The same, for people.
     pub text: String,
@@ -468,6 +469,14 @@ impl Explanation {
             self.text.push_str(&format!("  {:<10} {line}\n", names.next().unwrap_or_default()));
         }
         attempt.log = log;
+    }
+
+    /// Whether it names a lack of workers.
+    #[must_use]
+    pub fn lacks_workers(&self) -> bool {
+        let names = [WaitReason::NoWorker.name(), WaitReason::NoWorkerKnowsTask.name()];
+        let mut reasons = self.waiting.iter().flat_map(|waits| &waits.reasons);
+        reasons.any(|reason| names.contains(&reason.kind.as_str()))
     }
 
     /// Adds what only this server knows that the job waits for.

@@ -262,7 +262,7 @@ async fn r15_a_job_that_no_worker_of_this_server_runs_says_so() {
         let reasons = shown["waiting"]["reasons"].as_array().unwrap();
         reasons.iter().map(|one| one["kind"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(kinds(&shown), ["not_due", "no_worker"], "no worker pulls it: {shown:#}");
+    assert_eq!(kinds(&shown), ["not_due", "no_worker_knows_task"], "no one pulls it: {shown:#}");
     assert!(served.claim("echo", "0s").await.is_empty());
     let (_, shown) = served.get(&format!("/v1/jobs/{}", receipt["job"].as_str().unwrap())).await;
     assert_eq!(kinds(&shown), ["not_due"], "{shown:#}");

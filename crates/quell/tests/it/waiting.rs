@@ -120,6 +120,34 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     .await;
     assert_eq!(rig.quell.why_waiting(&rig.job(runs).await).await?, None, "it runs");
 
+    each_pause_is_named(&rig).await?;
+    each_limit_is_named(&rig).await?;
+    the_rate_of_a_partition_is_named(&rig).await?;
+    let job = rig.accept(Rig::trigger_in("busy")).await;
+    let busy = WaitReason::WorkersBusy { busy: 1, slots: 1 };
+    assert_eq!(rig.reasons(job).await, [busy]);
+    let job = rig.accept(Rig::trigger_in("free")).await;
+    assert_eq!(rig.reasons(job).await, [WaitReason::NextClaim]);
+    let job = rig.accept(Rig::trigger_in("alone")).await;
+    let expected = if lists_all { WaitReason::NoWorker } else { WaitReason::NextClaim };
+    assert_eq!(rig.reasons(job).await, [expected]);
+    let job = rig.accept(Rig::trigger_in("strange")).await;
+    let expected = if lists_all { WaitReason::NoWorkerKnowsTask } else { WaitReason::NextClaim };
+    assert_eq!(rig.reasons(job).await, [expected]);
+
+    let before = rig.now().await;
+    rig.quell.set_task(&task(), &quell::queue::TaskSettings::default().paused(true)).await?;
+    let job = rig.accept(Rig::trigger_in("free")).await;
+    let reasons = rig.reasons(job).await;
+    let [WaitReason::TaskPaused { since: Some(since), by: None }] = &reasons[..] else {
+        panic!("{reasons:?}")
+    };
+    assert!((before..=rig.now().await).contains(since), "{reasons:?}");
+    Ok(())
+}
+
+/// Queues that are paused, or were deleted.
+async fn each_pause_is_named(rig: &Rig) -> Result<()> {
     let job = rig.accept(Rig::trigger_in("pause")).await;
     let before = rig.now().await;
     rig.quell.queue("pause").pause_by("ann").await?;
@@ -134,7 +162,11 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let job = rig.accept(Rig::trigger_in("gone")).await;
     rig.quell.queue("gone").delete().await?;
     assert_eq!(rig.reasons(job).await, [WaitReason::QueueDeleted]);
+    Ok(())
+}
 
+/// Slots that are taken, the order of a partition, and a rate.
+async fn each_limit_is_named(rig: &Rig) -> Result<()> {
     rig.set("full", QueueSettings::default().concurrency(1)).await;
     rig.accept(Rig::trigger_in("full")).await;
     assert_eq!(rig.claim("full", 9).await.jobs.len(), 1);
@@ -175,28 +207,6 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     assert_eq!(claimed.jobs.len(), 1);
     let job = rig.accept(Rig::trigger_in("rate")).await;
     assert_eq!(rig.reasons(job).await, [WaitReason::Rate { until: claimed.now + secs(3_600) }]);
-
-    the_rate_of_a_partition_is_named(&rig).await?;
-    let job = rig.accept(Rig::trigger_in("busy")).await;
-    let busy = WaitReason::WorkersBusy { busy: 1, slots: 1 };
-    assert_eq!(rig.reasons(job).await, [busy]);
-    let job = rig.accept(Rig::trigger_in("free")).await;
-    assert_eq!(rig.reasons(job).await, [WaitReason::NextClaim]);
-    let job = rig.accept(Rig::trigger_in("alone")).await;
-    let expected = if lists_all { WaitReason::NoWorker } else { WaitReason::NextClaim };
-    assert_eq!(rig.reasons(job).await, [expected]);
-    let job = rig.accept(Rig::trigger_in("strange")).await;
-    let expected = if lists_all { WaitReason::NoWorkerKnowsTask } else { WaitReason::NextClaim };
-    assert_eq!(rig.reasons(job).await, [expected]);
-
-    let before = rig.now().await;
-    rig.quell.set_task(&task(), &quell::queue::TaskSettings::default().paused(true)).await?;
-    let job = rig.accept(Rig::trigger_in("free")).await;
-    let reasons = rig.reasons(job).await;
-    let [WaitReason::TaskPaused { since: Some(since), by: None }] = &reasons[..] else {
-        panic!("{reasons:?}")
-    };
-    assert!((before..=rig.now().await).contains(since), "{reasons:?}");
     Ok(())
 }
 
@@ -212,7 +222,7 @@ async fn the_rate_of_a_partition_is_named(rig: &Rig) -> Result<()> {
     let first = rig.claim("share", 9).await;
     let (held, free) = (rig.accept(of("a")).await, rig.accept(of("b")).await);
     let of_partition = WaitReason::PartitionRate { until: first.now + secs(3_600) };
-    assert_eq!(rig.reasons(held).await, [of_partition.clone()]);
+    assert_eq!(rig.reasons(held).await, std::slice::from_ref(&of_partition));
     assert_eq!(rig.reasons(free).await, [WaitReason::NextClaim]);
 
     // Each start of a job counts.
@@ -228,13 +238,13 @@ async fn the_rate_of_a_partition_is_named(rig: &Rig) -> Result<()> {
     })
     .await;
     let held = rig.accept(of("a")).await;
-    assert_eq!(rig.reasons(held).await, [of_partition.clone()]);
+    assert_eq!(rig.reasons(held).await, std::slice::from_ref(&of_partition));
 
     let both = QueueSettings::default().rate(Rate { limit: 3, period: secs(7_200) });
     rig.set("share", both.partition_rate(hour(2))).await;
     assert_eq!(
         rig.reasons(held).await,
-        [of_partition.clone()],
+        std::slice::from_ref(&of_partition),
         "the queue's has counted no start yet"
     );
     for _ in 0..3 {
