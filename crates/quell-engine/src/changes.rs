@@ -236,7 +236,7 @@ fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows, assumed: &B
     for (task, _, is) in differing(&before.tasks, &after.tasks) {
         let name = RowName::Task(task.clone());
         if !assumed.contains(&name) {
-            changes.set(name, is.cloned().map(Row::Task));
+            changes.set(name, is.copied().map(Row::Task));
         }
     }
     for ((queue, partition), was, is) in differing(&before.starts, &after.starts) {

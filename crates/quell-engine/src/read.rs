@@ -179,7 +179,7 @@ impl<B: Backend> Step<'_, B> {
         self.load(names.into_iter().map(RowName::Task)).await?;
         let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
             name: name.clone(),
-            settings: settings.clone(),
+            settings: *settings,
         };
         Ok(self.rows.tasks.iter().map(info).collect())
     }

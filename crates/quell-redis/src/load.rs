@@ -133,7 +133,7 @@ impl Open {
                 let settings = self.known.queues.get(queue);
                 Ok(settings.map(|settings| Row::Queue(settings.clone().map(Box::new))))
             }
-            RowName::Task(task) => Ok(self.known.tasks.get(task).cloned().map(Row::Task)),
+            RowName::Task(task) => Ok(self.known.tasks.get(task).copied().map(Row::Task)),
             RowName::Tick(schedule, at) => {
                 Ok(self.ticks.get(&(schedule.clone(), *at)).cloned().map(Row::Tick))
             }

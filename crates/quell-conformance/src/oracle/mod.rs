@@ -287,7 +287,7 @@ impl Pair {
             }
             Op::SetTask { other, paused } => {
                 let (task, settings) =
-                    (task(if *other { "u" } else { "t" }), TaskSettings::default().paused(*paused));
+                    (task(if *other { "u" } else { "t" }), TaskSettings { paused: *paused });
                 ask!(self, op, set_task(&task, &settings));
             }
             Op::SetAlert { name, version, value } => {

@@ -351,7 +351,6 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             |(concurrency, worker, partition, rate, partition_rate, paused, debounce, strict)| {
                 let order = PartitionOrder::default();
                 QueueSettings {
-                    paused_by: concurrency.map(|n| format!("caller {n}")),
                     concurrency,
                     worker_concurrency: worker,
                     partition_concurrency: partition,
@@ -360,7 +359,6 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
                     partition_rate,
                     paused,
                     debounce,
-                    ..QueueSettings::default()
                 }
             },
         )

@@ -252,7 +252,6 @@ impl Steps for MemoryStore {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        settings.validate()?;
         self.step(None, |state| state.set_task(task, settings));
         Ok(())
     }

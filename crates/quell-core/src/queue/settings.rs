@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
 use crate::window::Thresholds;
-use crate::{Error, QueueName, Result, TaskName, Timestamp};
+use crate::{Error, QueueName, Result, TaskName};
 
 /// At most `limit` starts in any window of length `period`, wherever it begins (R31).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,15 +71,6 @@ pub struct QueueSettings {
     pub partition_rate: Option<Rate>,
     /// Whether claims get nothing.
     pub paused: bool,
-    /// Since when it is paused, as the store noted in the step that paused it. A store ignores what a
-    /// caller sets here.
-    // An earlier version, which cannot read settings with this, holds the queue as if it were paused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused_since: Option<Timestamp>,
-    /// Who paused it, by the words of that caller: [`MOST_PAUSED_BY`](Self::MOST_PAUSED_BY) bytes at
-    /// most. It stays while the queue stays paused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused_by: Option<String>,
     /// The debounce thresholds of tasks that name none (R14).
     pub debounce: Option<Thresholds>,
 }
@@ -92,14 +83,10 @@ setters!(QueueSettings {
     rate? Rate,
     partition_rate? Rate,
     paused: bool,
-    paused_by? String,
     debounce? Thresholds,
 });
 
 impl QueueSettings {
-    /// The most bytes of [`paused_by`](field@Self::paused_by).
-    pub const MOST_PAUSED_BY: usize = 255;
-
     /// Refuses what cannot be meant (R40).
     ///
     /// # Errors
@@ -116,7 +103,6 @@ impl QueueSettings {
             );
             return Err(Error::invalid("partition_concurrency", message));
         }
-        check_paused_by(self.paused_by.as_deref())?;
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
         match self.rate.zip(self.partition_rate) {
@@ -149,7 +135,7 @@ impl QueueSettings {
     }
 
     /// The same settings with what follows from them: a strict order has a partition concurrency of 1.
-    /// Stores keep these, with the [pause](Self::kept).
+    /// Stores keep these.
     ///
     /// ```
     /// use quell_core::{PartitionOrder, QueueSettings};
@@ -163,18 +149,6 @@ impl QueueSettings {
         if self.is_strict() {
             settings.partition_concurrency = Some(1);
         }
-        settings
-    }
-
-    /// What a store keeps of these settings in place of `before`: completed, and with the pause on record.
-    /// A pause keeps its time and its caller while it lasts (R33).
-    #[must_use]
-    pub fn kept(&self, before: Option<&QueueSettings>, now: Timestamp) -> Self {
-        let mut settings = self.completed();
-        let before = before.filter(|before| before.paused);
-        let before = before.map(|before| (before.paused_since, before.paused_by.clone()));
-        let pause = self.paused.then(|| before.unwrap_or((Some(now), self.paused_by.clone())));
-        (settings.paused_since, settings.paused_by) = pause.unwrap_or_default();
         settings
     }
 
@@ -195,18 +169,6 @@ impl QueueSettings {
     #[must_use]
     pub fn limits_partitions(&self) -> bool {
         self.is_strict() || self.partition_concurrency.is_some() || self.partition_rate.is_some()
-    }
-}
-
-fn check_paused_by(by: Option<&str>) -> Result<()> {
-    const MOST: usize = QueueSettings::MOST_PAUSED_BY;
-    match by.map(str::len) {
-        Some(bytes) if bytes > MOST => {
-            let message =
-                format!("paused_by has {bytes} bytes, and {MOST} is the limit: shorten it");
-            Err(Error::invalid("paused_by", message))
-        }
-        Some(_) | None => Ok(()),
     }
 }
 
@@ -246,43 +208,14 @@ impl QueueInfo {
 }
 
 /// Live settings of a task (R33).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
     /// Whether its jobs wait, in every queue.
     pub paused: bool,
-    /// Since when it is paused, as [`QueueSettings::paused_since`](field@QueueSettings::paused_since).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused_since: Option<Timestamp>,
-    /// Who paused it, as [`QueueSettings::paused_by`](field@QueueSettings::paused_by).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused_by: Option<String>,
 }
 
-setters!(TaskSettings {
-    paused: bool,
-    paused_by? String,
-});
-
-impl TaskSettings {
-    /// Refuses what cannot be meant (R40).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
-    pub fn validate(&self) -> Result<()> {
-        check_paused_by(self.paused_by.as_deref())
-    }
-
-    /// What a store keeps of these settings in place of `before`, as [`QueueSettings::kept`].
-    #[must_use]
-    pub fn kept(&self, before: Option<&TaskSettings>, now: Timestamp) -> Self {
-        match before.filter(|before| before.paused) {
-            _ if !self.paused => TaskSettings::default(),
-            Some(before) => before.clone(),
-            None => TaskSettings { paused_since: Some(now), ..self.clone() },
-        }
-    }
-}
+setters!(TaskSettings { paused: bool });
 
 /// A task as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -374,40 +307,6 @@ mod tests {
         let text = serde_json::to_string(&strict).unwrap();
         assert!(text.contains(r#""partition_order":"strict""#), "{text}");
         assert_eq!(serde_json::from_str::<QueueSettings>(&text).unwrap(), strict);
-    }
-
-    #[test]
-    fn r33_a_pause_keeps_its_time_and_its_caller_while_it_lasts() {
-        let at = Timestamp::from_secs;
-        let by = |by: &str| QueueSettings::default().paused(true).paused_by(by.to_owned());
-        let first = by("ann").kept(None, at(5));
-        assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
-        let again = QueueSettings { paused_since: Some(at(1)), ..by("bob") }.concurrency(3);
-        let again = again.kept(Some(&first), at(9));
-        assert_eq!(again, QueueSettings { concurrency: Some(3), ..first });
-        let open = QueueSettings { paused: false, ..again.clone() }.kept(Some(&again), at(9));
-        assert_eq!(open, QueueSettings::default().concurrency(3));
-        let text = serde_json::to_string(&open).unwrap();
-        assert!(!text.contains("paused_"), "an earlier version reads it: {text}");
-        assert_eq!(serde_json::from_str::<QueueSettings>(&text).unwrap(), open);
-
-        let by = |by: &str| TaskSettings::default().paused(true).paused_by(by.to_owned());
-        let first = by("ann").kept(None, at(5));
-        assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
-        assert_eq!(by("bob").kept(Some(&first), at(9)), first);
-        let open = TaskSettings { paused: false, ..first.clone() };
-        assert_eq!(open.kept(Some(&first), at(9)), TaskSettings::default());
-    }
-
-    #[test]
-    fn r33_r40_a_caller_of_a_pause_is_bounded() {
-        let by = |bytes: usize| Some("x".repeat(bytes));
-        for (bytes, field) in [(255, None), (256, Some("paused_by"))] {
-            let queue = QueueSettings::default().paused_by(by(bytes)).validate().err();
-            let task = TaskSettings::default().paused_by(by(bytes)).validate().err();
-            assert_eq!(queue.as_ref().and_then(Error::field), field, "{bytes}");
-            assert_eq!(task.as_ref().and_then(Error::field), field, "{bytes}");
-        }
     }
 
     #[test]

@@ -137,7 +137,7 @@ async fn r32_triggers_of_a_process_that_knows_a_queue_change_none_of_its_setting
     enqueue(&two.first, 0, window("1")).await;
     let settings = QueueSettings { paused: true, ..QueueSettings::default() };
     two.second.set_queue(&queue(), &settings).await.unwrap();
-    let paused = quell_core::TaskSettings::default().paused(true);
+    let paused = quell_core::TaskSettings { paused: true };
     two.second.set_task(&task("t"), &paused).await.unwrap();
     enqueue(&two.first, 1, window("2")).await;
     let queues = two.second.queues().await.unwrap();

@@ -277,13 +277,11 @@ impl World {
                 Operation::CancelKey => actions.extend(keys().map(Action::CancelKey)),
                 Operation::Flush => actions.extend(keys().map(Action::Flush)),
                 Operation::Prune => actions.push(Action::Prune),
-                Operation::Pause => actions.push(Action::Queue(QueueSettings {
-                    paused: !settings.paused,
-                    ..settings.clone()
-                })),
+                Operation::Pause => actions
+                    .push(Action::Queue(QueueSettings { paused: !settings.paused, ..settings })),
                 Operation::Limit => actions.push(Action::Queue(QueueSettings {
                     concurrency: if settings.concurrency.is_none() { Some(1) } else { None },
-                    ..settings.clone()
+                    ..settings
                 })),
             }
         }
