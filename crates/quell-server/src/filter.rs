@@ -3,7 +3,7 @@
 //! Invariant: a member has the same name and the same meaning everywhere, and an error names it.
 
 use quell::job::{JobFilter, JobSearch};
-use quell::{Error, JobState, Key, QueueName, Result, TaskName};
+use quell::{Error, JobState, Key, QueueName, TaskName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -18,35 +18,35 @@ use crate::config::duration;
 #[into_params(parameter_in = Query)]
 pub struct FilterText {
     /// Only of this task.
-    #[arg(long)]
+    #[arg(long, value_parser = as_option("task"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// Only of this queue.
-    #[arg(long)]
+    #[arg(long, value_parser = as_option("queue"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// Only in this state: scheduled, running, succeeded, dead, cancelled, absorbed or unreadable.
-    #[arg(long)]
+    #[arg(long, value_parser = as_option("state"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Only of this debounce key.
-    #[arg(long)]
+    #[arg(long, value_parser = as_option("key"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only of this partition.
-    #[arg(long)]
+    #[arg(long, value_parser = as_option("partition"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// Only with this text in their last error, in capitals or not.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = as_option("error"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Only those whose first trigger was accepted longer ago than this, such as `1h30m`.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = as_option("age"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<String>,
     /// Only those that wait and have been due for longer than this, such as `5m`.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = as_option("late"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
 }
@@ -89,7 +89,7 @@ impl FilterText {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names the member.
-    pub fn search(&self) -> Result<JobSearch> {
+    pub fn search(&self) -> quell::Result<JobSearch> {
         let length = |text: &String| duration::parse(text).map_err(|why| Error::invalid("", why));
         let search = JobSearch {
             filter: JobFilter {
@@ -109,17 +109,28 @@ impl FilterText {
     }
 }
 
+/// Reads a member as an option of a command, which is misused where the member is wrong.
+fn as_option(name: &'static str) -> impl Fn(&str) -> Result<String, Error> + Clone + Send + Sync {
+    move |text| {
+        let mut filter = FilterText::default();
+        if let Some(member) = filter.member(name) {
+            *member = Some(text.to_owned());
+        }
+        filter.search().map(|_| text.to_owned())
+    }
+}
+
 /// Reads a member; its error has the member's name.
 fn read<'t, T>(
     name: &'static str,
     text: &'t Option<String>,
-    read: impl FnOnce(&'t String) -> Result<T>,
-) -> Result<Option<T>> {
+    read: impl FnOnce(&'t String) -> quell::Result<T>,
+) -> quell::Result<Option<T>> {
     let value = text.as_ref().map(read).transpose();
     value.map_err(|error| Error::invalid(name, error.to_string()))
 }
 
-fn state(text: &str) -> Result<JobState> {
+fn state(text: &str) -> quell::Result<JobState> {
     let known = JobState::ALL.into_iter().find(|state| state.name() == text);
     known.ok_or_else(|| {
         let names = JobState::ALL.map(JobState::name).join(", ");

@@ -102,6 +102,12 @@ mod tests {
             (Window::unkeyed(at(5), at(90)), at(20), DueReason::Flushed),
             (due.requeue(at(90), DueReason::Backoff), at(20), DueReason::Flushed),
             (due.requeue(at(90), DueReason::Snoozed), at(20), DueReason::Flushed),
+            // Its bound passed during the backoff.
+            (
+                Window { bound_at: Some(at(12)), ..due }.requeue(at(90), DueReason::Backoff),
+                at(20),
+                DueReason::Flushed,
+            ),
         ];
         for (window, due_at, reason) in table {
             let mut job = job(window);

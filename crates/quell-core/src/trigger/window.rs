@@ -270,7 +270,10 @@ impl Window {
         if self.due_at <= now {
             return *self;
         }
-        Window { not_before: Timestamp::MIN, ..*self }.flush(now)
+        // A bound that has passed while a backoff held it is no reason to be due earlier.
+        let is_past = self.bound_at.is_some_and(|bound| bound < now);
+        let not_before = if is_past { now } else { Timestamp::MIN };
+        Window { not_before, ..*self }.flush(now)
     }
 
     /// Due now, because it takes no further trigger (R10); a backoff still holds.
