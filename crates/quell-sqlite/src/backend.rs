@@ -31,7 +31,7 @@ use crate::checkup::read_checkup;
 use crate::clock::HostClock;
 use crate::counts::{LaneState, read_counts};
 use crate::hot::enqueue::open_with_windows;
-use crate::hot::look::{Asked, Look, look, looks_strict, open_with_look};
+use crate::hot::look::{Asked, Look, look, open_with_look, settings_of};
 use crate::hot::prune::look_for_old;
 use crate::hot::settle::open_with_success;
 use crate::names::Names;
@@ -156,6 +156,15 @@ impl SqliteBackend {
             let news = self.end(tx).await?;
             quell_engine::publish(news, &self.hub, &self.ends, self.history.as_ref());
         }
+    }
+
+    /// Leaves a claim to the engine, which knows whose turn it is (R41), once nothing waits in the inbox:
+    /// the engine's look does not see that.
+    async fn decline(&self, now: Now, inbox_waits: bool) -> Taken<Claimed> {
+        if inbox_waits {
+            drop(self.after_inbox(self.clock.time(now)?).await?);
+        }
+        Ok(None)
     }
 
     async fn look(&self, now: Now, asked: &Asked<'_>) -> Result<Look> {
@@ -289,11 +298,7 @@ impl Backend for SqliteBackend {
         if claim.limit == 0 || !self.hints.take(&claim.queue) {
             let before = self.look(now, &asked).await?;
             if before.line.settings.is_strict() {
-                // R41: the engine knows whose turn it is.
-                if before.inbox_waits {
-                    drop(self.after_inbox(self.clock.time(now)?).await?);
-                }
-                return Ok(None);
+                return self.decline(now, before.inbox_waits).await;
             }
             if !before.is_due() || claim.limit == 0 {
                 let (next, rated) = (before.line.next(), before.line.settings.limits_rate());
@@ -305,12 +310,13 @@ impl Backend for SqliteBackend {
             }
         }
         let (mut tx, looked) = self.write(open_with_look(self.clock.time(now)?, &asked)?).await?;
-        if looks_strict(&looked, &asked)? {
+        let settings = settings_of(&looked, &asked)?;
+        if settings.is_strict() {
+            let inbox_waits = tx.inbox_waits;
             drop(tx);
-            drop(self.after_inbox(self.clock.time(now)?).await?);
-            return Ok(None);
+            return self.decline(now, inbox_waits).await;
         }
-        let (jobs, next, rated) = tx.claim(claim, &looked).await?;
+        let (jobs, next, rated) = tx.claim(claim, (&looked, settings)).await?;
         if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
             tx.due_now.push(claim.queue.clone());
         }

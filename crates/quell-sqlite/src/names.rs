@@ -160,17 +160,10 @@ impl Names {
         names
     }
 
-    /// The lanes of a queue, the highest priority first.
-    pub(crate) fn lanes_of_queue(&self, queue: &QueueName) -> Vec<&Lane> {
-        let mut lanes: Vec<&Lane> =
-            self.lanes.values().filter(|lane| lane.queue == *queue).collect();
-        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.priority));
-        lanes
-    }
-
-    /// The lanes of a queue and task, those of the highest priority first.
-    pub(crate) fn lanes_of(&self, queue: &QueueName, task: &TaskName) -> Vec<&Lane> {
-        let is_of = |lane: &&Lane| lane.queue == *queue && lane.task == *task;
+    /// The lanes of a queue, and of one task if asked for, those of the highest priority first.
+    pub(crate) fn lanes_of(&self, queue: &QueueName, task: Option<&TaskName>) -> Vec<&Lane> {
+        let is_of =
+            |lane: &&Lane| lane.queue == *queue && task.is_none_or(|task| lane.task == *task);
         let mut lanes: Vec<&Lane> = self.lanes.values().filter(is_of).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.priority));
         lanes

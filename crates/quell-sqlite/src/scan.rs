@@ -15,13 +15,13 @@ use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use crate::error::explain;
 use crate::load::id;
-use crate::names::{Names, base_lane};
+use crate::names::{Lane, Names, base_lane};
 use crate::row::{get, signed, time};
 use crate::turns::{HEADS, begun};
 use crate::tx::Trip;
 
 /// Where a scan begins and ends in a table, by time and then by number.
-pub(crate) struct Range {
+struct Range {
     /// Only what comes after this.
     low: (i64, i64),
     /// Only what comes before this.
@@ -34,7 +34,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub(crate) fn of(scan: &Scan) -> Self {
+    fn of(scan: &Scan) -> Self {
         let micros = |at: Option<Timestamp>| at.map(Timestamp::as_micros);
         let from = micros(scan.from).unwrap_or(i64::MIN);
         let to = micros(scan.to).unwrap_or(i64::MAX);
@@ -52,7 +52,7 @@ impl Range {
 
     /// Binds what an ascending scan needs: `?1` and `?2` what it comes after, `?3` and `?4` its first and
     /// last time, `?5` its limit.
-    pub(crate) fn ascending(&self, query: Trip) -> Trip {
+    fn ascending(&self, query: Trip) -> Trip {
         let query = query.bind(self.low.0).bind(self.low.1);
         query.bind(self.from.max(self.low.0)).bind(self.to).bind(self.limit)
     }
@@ -147,12 +147,12 @@ fn within(mut entries: Vec<Entry>, scan: &Scan) -> Vec<Entry> {
     entries
 }
 
-pub(crate) async fn fetch(db: &mut SqliteConnection, query: Trip) -> Result<Vec<SqliteRow>> {
+async fn fetch(db: &mut SqliteConnection, query: Trip) -> Result<Vec<SqliteRow>> {
     query.fetch_all(db).await.map_err(|e| explain("read an index", e))
 }
 
 /// The entry of a job, as far as its columns can be decoded; none where its time cannot be.
-pub(crate) fn entry(row: &SqliteRow, note: Option<Note>) -> Result<Option<Entry>> {
+fn entry(row: &SqliteRow, note: Option<Note>) -> Result<Option<Entry>> {
     let name = RowName::Job(id(row, 0)?);
     let at = row.try_get::<i64, _>(1).ok().map(Timestamp::from_micros);
     Ok(at.map(|at| Entry { place: Place::at(at), name, note }))
@@ -165,7 +165,7 @@ fn note(row: &SqliteRow, lane: usize, names: &Names, state: JobState) -> Option<
     Some(Note { queue, task, state, partition: None, worker: None })
 }
 
-pub(crate) fn partition(row: &SqliteRow, index: usize) -> Option<Key> {
+fn partition(row: &SqliteRow, index: usize) -> Option<Key> {
     row.try_get::<Option<&str>, _>(index).ok().flatten().and_then(|name| Key::new(name).ok())
 }
 
@@ -186,28 +186,41 @@ async fn line(
                  order by head_at, head_id limit ?5 + 0)"
     );
     const NEXT: &str = jobs_of_partitions!("p.head_at is not null");
+    let statements: [&[&str]; 2] = match scan.lanes {
+        Lanes::All => [&[OF_LANE, FIRST], &[OF_LANE, NEXT]],
+        Lanes::Plain => [&[OF_LANE]; 2],
+        Lanes::Heads => [&[HEADS]; 2],
+    };
+    of_lanes(db, scan, &names.lanes_of(queue, Some(task)), statements).await
+}
+
+/// Jobs that wait in these lanes, the highest priority first and then by when they are due, as statements
+/// with a lane in `?6` read them: `first` at the beginning of a priority, and `next` after that.
+pub(crate) async fn of_lanes(
+    db: &mut SqliteConnection,
+    scan: &Scan,
+    lanes: &[&Lane],
+    [first, next]: [&[&'static str]; 2],
+) -> Result<Vec<Entry>> {
     let (mut entries, wanted) = (Vec::new(), scan.limit.saturating_add(1));
-    for lane in names.lanes_of(queue, task) {
-        let rank = Reverse(lane.priority);
+    for of_priority in lanes.chunk_by(|one, other| one.priority == other.priority) {
+        let Some(rank) = of_priority.first().map(|lane| Reverse(lane.priority)) else { continue };
         let after = scan.after.as_ref().filter(|(place, _)| place.rank >= rank);
         if after.is_some_and(|(place, _)| place.rank > rank || place.at == Timestamp::MAX) {
             continue;
         }
-        let of_lane = Scan { after: after.cloned(), ..scan.clone() };
-        let range = Range::of(&of_lane);
-        let of_partitions = if after.is_none() && scan.from.is_none() { FIRST } else { NEXT };
-        let statements: &[&str] = match scan.lanes {
-            Lanes::All => &[OF_LANE, of_partitions],
-            Lanes::Plain => &[OF_LANE],
-            Lanes::Heads => &[HEADS],
-        };
+        let of_rank = Scan { after: after.cloned(), ..scan.clone() };
+        let range = Range::of(&of_rank);
+        let statements = if after.is_none() && scan.from.is_none() { first } else { next };
         let mut found = Vec::new();
-        for sql in statements.iter().copied() {
-            for row in fetch(db, range.ascending(sqlx::query(sql)).bind(lane.id)).await? {
-                let (queue, task) = (queue.clone(), task.clone());
-                let (state, partition) = (JobState::Scheduled, partition(&row, 2));
-                let note = Note { queue, task, state, partition, worker: None };
-                found.extend(entry(&row, Some(note))?);
+        for lane in of_priority {
+            for sql in statements.iter().copied() {
+                for row in fetch(db, range.ascending(sqlx::query(sql)).bind(lane.id)).await? {
+                    let (queue, task) = (lane.queue.clone(), lane.task.clone());
+                    let (state, partition) = (JobState::Scheduled, partition(&row, 2));
+                    let note = Note { queue, task, state, partition, worker: None };
+                    found.extend(entry(&row, Some(note))?);
+                }
             }
         }
         found.iter_mut().for_each(|entry| entry.place.rank = rank);

@@ -12,7 +12,8 @@ use quell_core::job::Shape;
 use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::touched::TaskKey;
 use quell_core::{
-    Claim, ClaimedJob, Draw, JobId, JobState, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
+    Claim, ClaimedJob, Draw, JobId, JobState, Key, LeaseToken, NextDue, Payload, QueueSettings,
+    Result, Timestamp,
 };
 use quell_engine::sql::{Columns as _, unreadable_row};
 use sqlx::sqlite::SqliteRow;
@@ -84,18 +85,19 @@ const HEADS: &str = "select j.due_at, j.id, j.lane_id
 
 impl Tx {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
-    /// due, and whether a rate counts the starts. `looked` is what the opening brought.
+    /// due, and whether a rate counts the starts. `looked` is what the opening brought, `settings` are
+    /// those in it.
     pub(crate) async fn claim(
         &mut self,
         claim: &Claim,
-        looked: &[SqliteRow],
+        (looked, settings): (&[SqliteRow], QueueSettings),
     ) -> Result<(Vec<ClaimedJob>, NextDue, bool)> {
         let asked = Asked::of(claim);
         let Look { mut line, stale, .. } = if self.inbox_waits {
             self.fold_inbox().await?;
             look(&mut self.writer.db, self.now, &asked).await?
         } else {
-            decode_look(&mut self.writer.db, looked, &asked).await?
+            decode_look(&mut self.writer.db, looked, settings, &asked).await?
         };
         self.hold_back(&claim.queue, &stale).await?;
         let room = claim.limit.min(line.settings.room(&line.taken.used));

@@ -128,7 +128,8 @@ pub(crate) async fn look(
 ) -> Result<Look> {
     let query = asked.bind(sqlx::query(look!()), now)?;
     let rows = query.fetch_all(&mut *db).await.map_err(|e| explain("look for due jobs", e))?;
-    decode_look(db, &rows, asked).await
+    let settings = settings_of(&rows, asked)?;
+    decode_look(db, &rows, settings, asked).await
 }
 
 /// Begins a transaction with a look.
@@ -136,10 +137,11 @@ pub(crate) fn open_with_look(now: Timestamp, asked: &Asked<'_>) -> Result<Trip> 
     asked.bind(sqlx::query(opening!(look!())), now)
 }
 
-/// What a look brought, with what is taken of the limits, where there are any.
+/// What a look brought, with what is taken of the limits in these settings, where there are any.
 pub(crate) async fn decode_look(
     db: &mut SqliteConnection,
     rows: &[SqliteRow],
+    settings: QueueSettings,
     asked: &Asked<'_>,
 ) -> Result<Look> {
     let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
@@ -151,7 +153,6 @@ pub(crate) async fn decode_look(
             lanes.push(DueLane { id, priority: get(row, 6)?, partition, first, later });
         }
     }
-    let settings = settings_of(head, asked)?;
     let mut line = Line {
         now: time(head, 0)?,
         expiry: optional_time(head, 2)?,
@@ -169,20 +170,15 @@ pub(crate) async fn decode_look(
     Ok(Look { inbox_waits: get(head, 1)?, line, stale })
 }
 
-/// The settings of the queue, from a row of a look.
-fn settings_of(row: &SqliteRow, asked: &Asked<'_>) -> Result<QueueSettings> {
-    Ok(match get::<Option<&str>, _>(row, 3)? {
+/// The settings of the queue, by what a look brought.
+pub(crate) fn settings_of(rows: &[SqliteRow], asked: &Asked<'_>) -> Result<QueueSettings> {
+    let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
+    Ok(match get::<Option<&str>, _>(head, 3)? {
         // R32: a queue that was deleted hands out nothing.
-        Some(_) if get(row, 4)? => QueueSettings { paused: true, ..QueueSettings::default() },
+        Some(_) if get(head, 4)? => QueueSettings { paused: true, ..QueueSettings::default() },
         Some(text) => parse_settings(asked.queue.as_str(), text),
         None => QueueSettings::default(),
     })
-}
-
-/// Whether partitions have a strict order (R41), by what a look brought.
-pub(crate) fn looks_strict(rows: &[SqliteRow], asked: &Asked<'_>) -> Result<bool> {
-    let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
-    Ok(settings_of(head, asked)?.is_strict())
 }
 
 /// Whether partitions have limits, so that their first jobs are read by themselves.
