@@ -14,7 +14,7 @@ use crate::known::Lane;
 use crate::line::{At, Line, Page, lines_among};
 use crate::look::{Read, Score, job_of};
 use crate::open::Open;
-use crate::portions::Order;
+use crate::portions::{Order, Walk};
 
 /// Members that are read in one trip.
 const PORTION: usize = 1_000;
@@ -22,10 +22,10 @@ const PORTION: usize = 1_000;
 const FIRST_LINES: usize = 64;
 
 /// The lines of a queue that are due first, as far as they were read.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fronts {
     heads: Vec<(String, Timestamp)>,
-    is_whole: bool,
+    walk: Walk,
 }
 
 /// What a job is called among those that have started before.
@@ -37,26 +37,11 @@ impl Open {
     /// The jobs of partitions of a queue that have started before and may start again.
     pub(crate) async fn scan_begun(&mut self, queue: &QueueName, scan: &Scan) -> Result<Seen> {
         let key = self.keys().begun(queue);
-        let (mut entries, mut after) = (Vec::new(), None::<At>);
-        loop {
-            let read = match after.take() {
-                None => Read::lowest(key.clone(), PORTION),
-                Some((at, member)) => Read::Portion {
-                    key: key.clone(),
-                    order: Order::Lowest,
-                    from: Score::At(at),
-                    after: Some(member),
-                    limit: PORTION,
-                },
-            };
-            let members = self.look(vec![read]).await?.scored()?;
-            let is_last = members.len() < PORTION;
-            for (member, at) in members {
+        let (mut entries, mut walk) = (Vec::new(), Walk::new(key, Order::Lowest, Score::Min));
+        while !walk.is_over() {
+            let members = self.look(vec![walk.read(PORTION)]).await?.scored()?;
+            for (member, at) in walk.take(members, PORTION) {
                 entries.extend(self.begun_entry(&member, at)?);
-                after = Some((at, member));
-            }
-            if is_last {
-                break;
             }
         }
         entries.sort_unstable();
@@ -100,18 +85,26 @@ impl Open {
             self.read_fronts(queue, read).await?;
         }
         loop {
-            let Fronts { heads, is_whole } = self.fronts.get(queue).cloned().unwrap_or_default();
-            let mut lines = lines_among(heads.iter(), lane)?;
-            // Of those that are due when the last one is, some may not have been read.
-            if !is_whole {
-                let last = heads.last().map_or(Timestamp::MIN, |(_, due)| *due);
-                lines.retain(|line| line.first < last);
-            }
+            let (mut lines, is_whole) = match self.fronts.get(queue) {
+                Some(Fronts { heads, walk }) => {
+                    let mut lines = lines_among(heads.iter(), lane)?;
+                    // Of those that are due when the last one is, some may not have been read.
+                    if !walk.is_over() {
+                        let last = heads.last().map_or(Timestamp::MIN, |(_, due)| *due);
+                        lines.retain(|line| line.first < last);
+                    }
+                    (lines, walk.is_over())
+                }
+                None => (Vec::new(), true),
+            };
             lines.retain(|line| line.partition.is_some());
-            let mut page = self.page_of_heads(&lines, after, limit).await?;
-            if page.jobs.len() >= limit || is_whole {
-                page.more |= !is_whole;
-                return Ok((lines, page));
+            // Each line has one job in the page at most.
+            if lines.len() >= limit || is_whole {
+                let mut page = self.page_of_heads(&lines, after, limit).await?;
+                if page.jobs.len() >= limit || is_whole {
+                    page.more |= !is_whole;
+                    return Ok((lines, page));
+                }
             }
             read = read.saturating_mul(4).min(PORTION);
             self.read_fronts(queue, read).await?;
@@ -120,21 +113,13 @@ impl Open {
 
     /// Reads as many more of the lines of a queue, in the order in which they are due.
     async fn read_fronts(&mut self, queue: &QueueName, count: usize) -> Result<()> {
-        let mut fronts = self.fronts.remove(queue).unwrap_or_default();
         let key = self.keys().heads(queue);
-        let read = match fronts.heads.last() {
-            None => Read::lowest(key, count),
-            Some((name, due)) => Read::Portion {
-                key,
-                order: Order::Lowest,
-                from: Score::At(*due),
-                after: Some(name.clone()),
-                limit: count,
-            },
-        };
-        let more = self.look(vec![read]).await?.scored()?;
-        fronts.is_whole = more.len() < count;
-        fronts.heads.extend(more);
+        let mut fronts = self.fronts.remove(queue).unwrap_or_else(|| Fronts {
+            heads: Vec::new(),
+            walk: Walk::new(key, Order::Lowest, Score::Min),
+        });
+        let heads = self.look(vec![fronts.walk.read(count)]).await?.scored()?;
+        fronts.heads.extend(fronts.walk.take(heads, count));
         self.fronts.insert(queue.clone(), fronts);
         Ok(())
     }
