@@ -72,13 +72,9 @@ impl DeadFilter {
     #[must_use]
     pub fn matches(&self, job: &Job) -> bool {
         let Some(place) = DeadPlace::of(job) else { return false };
-        let has = |needle: &String| {
-            let error = job.error.as_deref().unwrap_or_default().to_ascii_lowercase();
-            error.contains(&needle.to_ascii_lowercase())
-        };
         self.task.as_ref().is_none_or(|task| *task == job.task)
             && self.queue.as_ref().is_none_or(|queue| *queue == job.queue)
-            && self.error.as_ref().is_none_or(has)
+            && self.error.as_ref().is_none_or(|text| job.error_contains(text))
             && self.died_after.is_none_or(|after| place.died_at >= after)
             && self.died_before.is_none_or(|before| place.died_at < before)
             && self.before.is_none_or(|before| place < before)

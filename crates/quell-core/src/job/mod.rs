@@ -265,6 +265,13 @@ impl Job {
         self.state == JobState::Scheduled && self.key.is_some() && !self.shape.closed
     }
 
+    /// Whether its last error has this text, without regard to ASCII case.
+    #[must_use]
+    pub fn error_contains(&self, text: &str) -> bool {
+        let error = self.error.as_deref().unwrap_or_default().to_ascii_lowercase();
+        error.contains(&text.to_ascii_lowercase())
+    }
+
     /// Whether it is a full window that waits for its run (R10). Newer windows of its key run after
     /// it (R11).
     #[must_use]

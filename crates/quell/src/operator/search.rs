@@ -69,13 +69,9 @@ impl JobSearch {
     #[must_use]
     pub fn matches(&self, job: &Job, now: Timestamp) -> bool {
         let Window { first_at, due_at, .. } = job.window;
-        let has = |needle: &String| {
-            let error = job.error.as_deref().unwrap_or_default().to_ascii_lowercase();
-            error.contains(&needle.to_ascii_lowercase())
-        };
         self.filter.matches(job)
             && self.partition.as_ref().is_none_or(|one| Some(one) == job.partition.as_ref())
-            && self.error.as_ref().is_none_or(has)
+            && self.error.as_ref().is_none_or(|text| job.error_contains(text))
             && self.age.is_none_or(|age| now.since(first_at) > age)
             && self
                 .late
