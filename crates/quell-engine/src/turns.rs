@@ -1,9 +1,10 @@
 //! Whose turn it is in the partitions of a queue of strict order (R41).
 //!
-//! A job holds up those behind it in its partition whether or not a worker may run it: also one of a task that is paused
-//! or that no worker knows. So the first jobs of partitions are read of all tasks and priorities, in the
-//! order in which they are due, until enough of them may start. Jobs that have started before come first
-//! in their partitions. They are read all: there is one for each partition that waits for a retry.
+//! A job holds up those behind it in its partition whether or not a worker may run it: also one of a
+//! task that is paused or that no worker knows. So the first jobs of partitions are read of all tasks
+//! and priorities, in the order in which they are due, until enough of them may start. Jobs that have
+//! started before come first in their partitions. They are read all: there is one for each partition
+//! that waits for a retry.
 //!
 //! What runs is read before what has started before, so that an attempt that fails meanwhile is seen as one
 //! of both. Claims meet each other by the queue's turn.

@@ -1,8 +1,8 @@
 //! Whose turn it is in the partitions of a queue of strict order (R41).
 //!
-//! A job holds up those behind it in its partition whether or not a worker may run it. So the heads of partitions are read of
-//! all lanes of the queue, page by page, until those that have been read have enough to start. Jobs that
-//! have started before come first in their partitions; they are read all.
+//! A job holds up those behind it in its partition whether or not a worker may run it. So the heads of
+//! partitions are read of all lanes of the queue, page by page, until those that have been read have
+//! enough to start. Jobs that have started before come first in their partitions; they are read all.
 
 use std::collections::{BTreeMap, BTreeSet};
 

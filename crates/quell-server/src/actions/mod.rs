@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::view::{Action, ActionKind, ActionState};
+use crate::view::{Action, ActionState};
 
 /// The most actions that run at once.
 pub const MAX_RUNNING: usize = 4;
@@ -229,6 +229,6 @@ fn log_end(shown: &Action) {
 
 /// What an action does to a job, as its record says where it asks for no reason of its own.
 fn reason_of(shown: &Action) -> String {
-    let own = || format!("{} by action {}", ActionKind::name(shown.action), shown.name);
+    let own = || format!("{} by action {}", shown.action.name(), shown.name);
     shown.reason.clone().unwrap_or_else(own)
 }
