@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 use quell_core::limit::StartLog;
 use quell_core::part::{Rows, TaskKey};
+use quell_core::queue::Pause;
 use quell_core::schedule::Tick;
-use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, ScheduleName, Timestamp};
+use quell_core::{
+    Error, ErrorKind, Job, JobId, JobState, QueueSettings, Result, ScheduleName, TaskSettings,
+    Timestamp,
+};
 
 use crate::backend::{Backend, Changes, Entry, Index, Note, Place};
-use crate::rows::{KeyJobs, Row, RowName};
+use crate::rows::{KeyJobs, Paused, Row, RowName};
 use crate::step::Step;
 
 /// The few entries of a row: the index, where the row stands there, and what the index says of it.
@@ -224,19 +228,39 @@ pub(crate) fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
     }
 }
 
+/// A pause on record, where it changes.
+fn note_pause(changes: &mut Changes, name: Paused, was: Option<Pause>, is: Option<Pause>) {
+    if was != is {
+        changes.set(RowName::Pause(name), is.map(Row::Pause));
+    }
+}
+
 /// Queues and tasks, but for those that were `assumed` to exist, and starts.
 fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows, assumed: &BTreeSet<RowName>) {
-    for (queue, _, is) in differing(&before.queues, &after.queues) {
+    for (queue, was, is) in differing(&before.queues, &after.queues) {
         let name = RowName::Queue(queue.clone());
         if !assumed.contains(&name) {
-            let row = is.cloned().map(|settings| Row::Queue(settings.map(Box::new)));
-            changes.set(name, row);
+            let split = |settings: &QueueSettings| settings.split_pause();
+            let was = was.and_then(|was| was.as_ref().map(split));
+            let row = is.map(|is| is.as_ref().map(split));
+            let pause =
+                row.as_ref().and_then(|is| is.as_ref().and_then(|(_, pause)| pause.clone()));
+            note_pause(
+                changes,
+                Paused::Queue(queue.clone()),
+                was.and_then(|(_, pause)| pause),
+                pause,
+            );
+            changes.set(name, row.map(|is| Row::Queue(is.map(|(settings, _)| Box::new(settings)))));
         }
     }
-    for (task, _, is) in differing(&before.tasks, &after.tasks) {
+    for (task, was, is) in differing(&before.tasks, &after.tasks) {
         let name = RowName::Task(task.clone());
         if !assumed.contains(&name) {
-            changes.set(name, is.copied().map(Row::Task));
+            let (settings, pause) = is.map(TaskSettings::split_pause).unzip();
+            let was = was.and_then(|was| was.split_pause().1);
+            note_pause(changes, Paused::Task(task.clone()), was, pause.flatten());
+            changes.set(name, settings.map(Row::Task));
         }
     }
     for ((queue, partition), was, is) in differing(&before.starts, &after.starts) {

@@ -340,6 +340,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        settings.validate()?;
         step!(self, "set a task", (Time::Last, 0), |step| step.set_task(task, settings).await?);
         Ok(())
     }

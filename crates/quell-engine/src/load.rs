@@ -1,6 +1,7 @@
 //! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
 
 use std::collections::BTreeSet;
+use std::mem;
 
 use quell_core::Timestamp;
 use quell_core::part::TaskKey;
@@ -12,7 +13,7 @@ use quell_core::{
 use crate::backend::{Backend, Index, Scan};
 use crate::changes::key_of;
 use crate::known::Known;
-use crate::rows::{Row, RowName};
+use crate::rows::{Paused, Row, RowName};
 use crate::step::Step;
 
 /// Entries that are read at a time.
@@ -284,7 +285,37 @@ impl<B: Backend> Step<'_, B> {
     /// Loads a queue with all its logs of starts.
     pub(crate) async fn load_queue(&mut self, queue: &QueueName) -> Result<()> {
         self.load_starts(queue).await?;
-        self.load([RowName::Queue(queue.clone()), RowName::Turn(queue.clone())]).await
+        self.load([RowName::Queue(queue.clone()), RowName::Turn(queue.clone())]).await?;
+        self.load_pauses([Paused::Queue(queue.clone())]).await
+    }
+
+    /// Loads the pauses on record of queues and tasks whose settings are loaded, into those.
+    pub(crate) async fn load_pauses(
+        &mut self,
+        names: impl IntoIterator<Item = Paused>,
+    ) -> Result<()> {
+        let names: Vec<RowName> = names.into_iter().map(RowName::Pause).collect();
+        self.load(names.iter().cloned()).await?;
+        for name in names {
+            let (RowName::Pause(paused), Some(Row::Pause(pause))) = (&name, self.others.get(&name))
+            else {
+                continue;
+            };
+            let pause = Some(pause.clone());
+            match paused {
+                Paused::Queue(queue) => {
+                    if let Some(Some(settings)) = self.rows.queues.get_mut(queue) {
+                        *settings = mem::take(settings).with_pause(pause);
+                    }
+                }
+                Paused::Task(task) => {
+                    if let Some(settings) = self.rows.tasks.get_mut(task) {
+                        *settings = mem::take(settings).with_pause(pause);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
 use crate::load::PAGE;
-use crate::rows::{Row, RowName};
+use crate::rows::{Paused, Row, RowName};
 use crate::step::Step;
 use crate::upkeep::job_of;
 
@@ -166,7 +166,8 @@ impl<B: Backend> Step<'_, B> {
     /// The queues there are, with their settings.
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
         let names = self.queue_names().await?;
-        self.load(names.into_iter().map(RowName::Queue)).await?;
+        self.load(names.iter().cloned().map(RowName::Queue)).await?;
+        self.load_pauses(names.into_iter().map(Paused::Queue)).await?;
         let info = |(name, settings): (&QueueName, &Option<quell_core::QueueSettings>)| {
             Some(QueueInfo { name: name.clone(), settings: settings.clone()? })
         };
@@ -176,10 +177,11 @@ impl<B: Backend> Step<'_, B> {
     /// The tasks there are, with their settings.
     pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
         let names = self.task_names().await?;
-        self.load(names.into_iter().map(RowName::Task)).await?;
+        self.load(names.iter().cloned().map(RowName::Task)).await?;
+        self.load_pauses(names.into_iter().map(Paused::Task)).await?;
         let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
             name: name.clone(),
-            settings: *settings,
+            settings: settings.clone(),
         };
         Ok(self.rows.tasks.iter().map(info).collect())
     }

@@ -1,6 +1,7 @@
 //! The rows that a store keeps, and what names them.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use quell_core::alert::AlertState;
@@ -10,6 +11,7 @@ use quell_core::heartbeat::WorkerRow;
 use quell_core::idempotency::Record;
 use quell_core::limit::StartLog;
 use quell_core::part::TaskKey;
+use quell_core::queue::Pause;
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     AlertName, Attempt, Effect, Error, ErrorKind, Job, JobId, Key, Origin, Past, QueueName,
@@ -62,6 +64,26 @@ pub enum RowName {
     Worker(WorkerId, u32),
     /// An alert.
     Alert(AlertName),
+    /// Since when and by whom a queue or a task is paused.
+    Pause(Paused),
+}
+
+/// What is paused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Paused {
+    /// A queue.
+    Queue(QueueName),
+    /// A task, in each queue.
+    Task(TaskName),
+}
+
+impl fmt::Display for Paused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Paused::Queue(queue) => write!(f, "queue:{queue}"),
+            Paused::Task(task) => write!(f, "task:{task}"),
+        }
+    }
 }
 
 /// A row.
@@ -106,6 +128,8 @@ pub enum Row {
     Worker(Box<WorkerRow>),
     /// An alert, and how often it was written.
     Alert(u64, Box<AlertState>),
+    /// Since when and by whom something is paused.
+    Pause(Pause),
 }
 
 /// Which jobs of a debounce key wait and run. Every step that begins or ends one of them changes this

@@ -113,7 +113,8 @@ impl Sorted {
                 name @ (RowName::Queue(_)
                 | RowName::Task(_)
                 | RowName::Worker(..)
-                | RowName::Alert(_)),
+                | RowName::Alert(_)
+                | RowName::Pause(_)),
                 row,
             ) => self.others.push((name, row)),
         }
@@ -297,6 +298,13 @@ impl Tx {
                     _ => None,
                 };
                 self.write_alert(alert, row, is_new).await
+            }
+            (RowName::Pause(paused), row) => {
+                let pause = match row {
+                    Some(Row::Pause(pause)) => Some(pause),
+                    _ => None,
+                };
+                self.write_pause(paused, pause).await
             }
             _ => Ok(()),
         }

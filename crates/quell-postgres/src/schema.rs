@@ -18,7 +18,7 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     concat!(
         include_str!("sql/tables.sql"),
         include_str!("sql/functions.sql"),
@@ -27,6 +27,7 @@ const MIGRATIONS: [&str; 3] = [
     ),
     include_str!("sql/traces.sql"),
     include_str!("sql/turns.sql"),
+    include_str!("sql/pauses.sql"),
 ];
 
 const WHAT: &str = "migrate the schema";

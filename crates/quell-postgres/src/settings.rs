@@ -7,17 +7,18 @@
 use std::collections::BTreeSet;
 
 use quell_core::heartbeat::WorkerRow;
+use quell_core::queue::Pause;
 use quell_core::{
     AlertName, AlertState, QueueName, QueueSettings, Result, TaskName, TaskSettings, WorkerId,
 };
-use quell_engine::{Entry, Kind, Place, Row, RowName, Scan, Seen};
+use quell_engine::{Entry, Kind, Paused, Place, Row, RowName, Scan, Seen};
 use sqlx::postgres::PgRow;
 
 use crate::alerts::decode_alert;
 use crate::backend::PostgresBackend;
 use crate::error::corrupt;
 use crate::read::parse_settings;
-use crate::row::{get, signed, signed_count};
+use crate::row::{get, signed, signed_count, time};
 use crate::step::Step;
 use crate::tx::Tx;
 use crate::workers::{decode_worker, json, micros, worker_columns};
@@ -75,7 +76,8 @@ impl PostgresBackend {
             }
         }
         self.load_workers(step, names, found).await?;
-        self.load_alerts(step, names, found).await
+        self.load_alerts(step, names, found).await?;
+        self.load_pauses(step, names, found).await
     }
 
     async fn load_workers(
@@ -126,6 +128,31 @@ impl PostgresBackend {
         for row in &step.fetch(self, "read alerts", query).await? {
             let row = decode_alert(row)?;
             found.push((RowName::Alert(row.name), Row::Alert(row.version, Box::new(row.state))));
+        }
+        Ok(())
+    }
+
+    async fn load_pauses(
+        &self,
+        step: &mut Step,
+        names: &BTreeSet<RowName>,
+        found: &mut Vec<(RowName, Row)>,
+    ) -> Result<()> {
+        const PAUSES: &str = "select name, since, by_whom from quell.pause where name = any($1)";
+        let paused = |name: &RowName| match name {
+            RowName::Pause(paused) => Some(paused.to_string()),
+            _ => None,
+        };
+        let texts: Vec<String> = names.iter().filter_map(paused).collect();
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let query = self.sql.query(PAUSES).bind(texts);
+        for row in &step.fetch(self, "read pauses", query).await? {
+            let (text, by): (&str, Option<&str>) = (get(row, 0)?, get(row, 2)?);
+            let name = names.iter().find(|name| paused(name).as_deref() == Some(text));
+            let pause = Pause { since: time(row, 1)?, by: by.map(str::to_owned) };
+            found.extend(name.map(|name| (name.clone(), Row::Pause(pause))));
         }
         Ok(())
     }
@@ -255,6 +282,23 @@ impl Tx {
             .bind(row.seen_at.as_micros())
             .bind(tasks);
         self.run("write a worker", query).await
+    }
+
+    /// Writes since when and by whom something is paused, or removes that.
+    pub(crate) async fn write_pause(
+        &mut self,
+        paused: &Paused,
+        pause: Option<&Pause>,
+    ) -> Result<()> {
+        const PUT: &str = "insert into quell.pause (name, since, by_whom) values ($1, $2, $3)
+              on conflict (name) do update set since = excluded.since, by_whom = excluded.by_whom";
+        const REMOVE: &str = "delete from quell.pause where name = $1";
+        let name = paused.to_string();
+        let Some(Pause { since, by }) = pause else {
+            return self.run("remove a pause", self.sql.query(REMOVE).bind(name)).await;
+        };
+        let query = self.sql.query(PUT).bind(name).bind(since.as_micros()).bind(by.clone());
+        self.run("write a pause", query).await
     }
 
     /// Writes an alert, or removes it; one that the step saw is locked. If another call makes it at the

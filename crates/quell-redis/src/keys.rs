@@ -99,6 +99,8 @@ impl Keys {
         unreadable_rows: "unreadable-rows",
         /// Alerts, by name.
         alerts: "alerts",
+        /// Since when and by whom queues and tasks are paused.
+        pauses: "pauses",
         /// Worker rows, by name and incarnation.
         workers: "workers",
     }

@@ -91,7 +91,7 @@ impl Known {
         for (name, settings) in tasks {
             let settings = from_json("settings of a task", &settings).unwrap_or_else(|error| {
                 error!(%error, task = name, "settings cannot be decoded: the task is held");
-                TaskSettings { paused: true }
+                TaskSettings::default().paused(true)
             });
             known.tasks.insert(TaskName::new(name)?, settings);
         }

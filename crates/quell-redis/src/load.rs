@@ -41,6 +41,7 @@ pub(crate) fn cell_of(open: &Open, name: &RowName) -> Option<Cell> {
             Cell::new(keys.workers(), worker_field(worker, *incarnation))
         }
         RowName::Alert(name) => Cell::new(keys.alerts(), name.as_str()),
+        RowName::Pause(paused) => Cell::new(keys.pauses(), paused.to_string()),
         RowName::Job(id) => Cell::new(keys.jobs(), id.to_string()),
         RowName::Key(_)
         | RowName::Queue(_)
@@ -78,6 +79,7 @@ fn decode(name: &RowName, bytes: &[u8]) -> Result<Option<Row>> {
             let (version, state) = from_json("an alert", bytes)?;
             Row::Alert(version, Box::new(state))
         }
+        RowName::Pause(_) => Row::Pause(from_json("a pause", bytes)?),
         _ => return Ok(None),
     }))
 }
@@ -133,7 +135,7 @@ impl Open {
                 let settings = self.known.queues.get(queue);
                 Ok(settings.map(|settings| Row::Queue(settings.clone().map(Box::new))))
             }
-            RowName::Task(task) => Ok(self.known.tasks.get(task).copied().map(Row::Task)),
+            RowName::Task(task) => Ok(self.known.tasks.get(task).cloned().map(Row::Task)),
             RowName::Tick(schedule, at) => {
                 Ok(self.ticks.get(&(schedule.clone(), *at)).cloned().map(Row::Tick))
             }

@@ -282,7 +282,7 @@ async fn write_settings(
         if settings.paused {
             info!(%queue, "the queue is paused");
         }
-        quell.store().set_queue(queue, &settings).await?;
+        quell.queue(queue.as_str()).set(&settings).await?;
     }
     for schedule in schedules {
         quell.set_schedule(schedule).await?;

@@ -374,6 +374,7 @@ impl<D: Directory> Steps for Sharded<D> {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        settings.validate()?;
         // A shard that is made from now on learns of it from the directory.
         self.shards.first().set_task(task, settings).await?;
         if self.shards.only().is_none() {

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use quell_core::heartbeat::WorkerRow;
+use quell_core::queue::Pause;
 use quell_core::schedule::{ScheduleInfo, ScheduleState, Tick, TickedBy};
 use quell_core::{AlertName, AlertState, JobId, Result, ScheduleName, Timestamp, WorkerId};
 use quell_engine::sql::decode_schedule;
-use quell_engine::{Row, RowName};
+use quell_engine::{Paused, Row, RowName};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -215,4 +216,43 @@ pub(crate) async fn write_alert(
         }
     };
     query.execute(db).await.map(drop).map_err(|e| explain("write an alert", e))
+}
+
+pub(crate) async fn load_pauses(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
+    const PAUSES: &str = "select k.value, p.since, p.by_whom
+           from json_each(?1) k cross join quell_pause p on p.name = k.value";
+    let texts: Vec<String> = names.iter().filter_map(|name| paused(name)).collect();
+    let rows = fetch(db, "read pauses", PAUSES, json(&texts)?).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (text, by): (&str, Option<&str>) = (get(row, 0)?, get(row, 2)?);
+        let name = names.iter().find(|name| paused(name).as_deref() == Some(text));
+        let pause = Pause { since: time(row, 1)?, by: by.map(str::to_owned) };
+        found.extend(name.map(|name| ((*name).clone(), Row::Pause(pause))));
+    }
+    Ok(found)
+}
+
+fn paused(name: &RowName) -> Option<String> {
+    match name {
+        RowName::Pause(paused) => Some(paused.to_string()),
+        _ => None,
+    }
+}
+
+pub(crate) async fn write_pause(
+    db: &mut SqliteConnection,
+    paused: &Paused,
+    pause: Option<&Pause>,
+) -> Result<()> {
+    const PUT: &str =
+        "insert or replace into quell_pause (name, since, by_whom) values (?1, ?2, ?3)";
+    const REMOVE: &str = "delete from quell_pause where name = ?1";
+    let query = match pause {
+        None => sqlx::query(REMOVE).bind(paused.to_string()),
+        Some(Pause { since, by }) => {
+            sqlx::query(PUT).bind(paused.to_string()).bind(since.as_micros()).bind(by.clone())
+        }
+    };
+    query.execute(db).await.map(drop).map_err(|e| explain("write a pause", e))
 }

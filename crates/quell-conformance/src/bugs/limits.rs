@@ -201,6 +201,17 @@ pub(super) const BUGS: &[Bug] = &[
         })],
         ..Bug::new("PausesTheQueuesOfATask", 33, "a pause of a task pauses its queue")
     },
+    Bug {
+        suite: &["r33_a_pause_is_on_record_with_its_time_and_caller"],
+        bends: &[Bend::Answer(|_, _, _, answer| {
+            let mut answer = answer?;
+            if let Answer::Queues(queues) = &mut answer {
+                queues.iter_mut().for_each(|queue| queue.settings.paused_by = None);
+            }
+            Ok(answer)
+        })],
+        ..Bug::new("ForgetsWhoPauses", 33, "the caller of a pause is not kept")
+    },
 ];
 
 /// A claim leaves room for slots that are leaked.

@@ -356,7 +356,7 @@ fn operators() -> Vec<Case> {
         writes(
             "set_task",
             nothing,
-            step!(|s, t| s.set_task(&task("t"), &TaskSettings { paused: true }).await?),
+            step!(|s, t| s.set_task(&task("t"), &TaskSettings::default().paused(true)).await?),
         ),
     ]
 }

@@ -131,11 +131,11 @@ pub async fn what_needs_one_home_is_refused(store: &dyn Store) {
 /// A home that is made after a task was paused starts no job of it until the task is resumed.
 pub async fn a_later_home_knows_which_tasks_are_paused(store: &dyn Store) {
     let (now, claim) = (Some(Rig::START), Rig::claim_of(1));
-    store.set_task(&task("t"), &TaskSettings { paused: true }).await.expect("pauses");
+    store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
     take(store, vec![plain("1")]).await.expect("is accepted");
     let claimed = store.claim(now, &claim).await.expect("hands out jobs");
     assert!(claimed.jobs.is_empty() && claimed.next.due.is_none(), "{claimed:?}");
-    store.set_task(&task("t"), &TaskSettings { paused: false }).await.expect("resumes");
+    store.set_task(&task("t"), &TaskSettings::default().paused(false)).await.expect("resumes");
     assert_eq!(store.claim(now, &claim).await.expect("hands out jobs").jobs.len(), 1);
 }
 

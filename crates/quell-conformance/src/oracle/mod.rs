@@ -288,7 +288,7 @@ impl Pair {
             }
             Op::SetTask { other, paused } => {
                 let (task, settings) =
-                    (task(if *other { "u" } else { "t" }), TaskSettings { paused: *paused });
+                    (task(if *other { "u" } else { "t" }), TaskSettings::default().paused(*paused));
                 ask!(self, op, set_task(&task, &settings));
             }
             Op::SetAlert { name, version, value } => {

@@ -351,6 +351,7 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             |(concurrency, worker, partition, rate, partition_rate, paused, debounce, strict)| {
                 let order = PartitionOrder::default();
                 QueueSettings {
+                    paused_by: concurrency.map(|n| format!("caller {n}")),
                     concurrency,
                     worker_concurrency: worker,
                     partition_concurrency: partition,
@@ -359,6 +360,7 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
                     partition_rate,
                     paused,
                     debounce,
+                    ..QueueSettings::default()
                 }
             },
         )

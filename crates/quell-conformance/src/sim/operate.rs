@@ -153,7 +153,7 @@ impl Operators<'_> {
 
     fn set_task(&self, task: usize, paused: bool) {
         self.learn_time(&load::queue_name(0));
-        let (task, settings) = (load::name(task).0, TaskSettings { paused });
+        let (task, settings) = (load::name(task).0, TaskSettings::default().paused(paused));
         self.ask(async |store| store.set_task(&task, &settings).await);
     }
 

@@ -175,7 +175,7 @@ pub async fn r18_a_queues_limit_is_exact_or_refused(rig: Rig) {
     if rig.claims(Capability::ExactLimits) {
         rig.set_queue(limited).await;
     } else {
-        let paused = QueueSettings { paused: true, ..limited };
+        let paused = QueueSettings { paused: true, ..limited.clone() };
         for settings in [&limited, &paused] {
             let answer = rig.store.set_queue(&queue, settings).await;
             Rig::refused(answer, Capability::ExactLimits);

@@ -183,8 +183,9 @@ pub async fn what_operators_set_is_recorded(rig: Rig, recorder: Recorder) {
     rig.next_due().await;
     rig.set_queue(settings.clone()).await;
     assert_eq!(recorder.take(), [Event::Queue { t, queue: queue.clone(), settings }]);
-    let settings = TaskSettings { paused: true };
+    let settings = TaskSettings::default().paused(true);
     rig.store.set_task(&task, &settings).await.expect("pauses");
+    let settings = settings.kept(None, t);
     assert_eq!(recorder.take(), [Event::TaskChanged { t, task, settings }]);
     for _ in 0..2 {
         rig.store.delete_queue(&queue).await.expect("deletes");

@@ -346,7 +346,7 @@ pub async fn r32_a_deleted_queue_waits_until_it_is_set_again(mut rig: Rig) {
 
 /// Its jobs wait, are not due, and are not lost; those of other tasks go on.
 pub async fn r33_a_paused_task_waits_and_others_go_on(mut rig: Rig) {
-    let pause = |paused| TaskSettings { paused };
+    let pause = |paused| TaskSettings::default().paused(paused);
     rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
     rig.trigger(NewTrigger { priority: 9, ..plain("1") }).await;
     rig.trigger(NewTrigger { task: task("u"), ..plain("2") }).await;
@@ -367,6 +367,49 @@ pub async fn r33_a_paused_task_waits_and_others_go_on(mut rig: Rig) {
     assert_eq!(payloads(&rig.claim_with(&of_both_tasks(9)).await), ["1"]);
 }
 
+/// A pause is on record with its time and its caller, as long as it lasts, of queues and of tasks.
+pub async fn r33_a_pause_is_on_record_with_its_time_and_caller(mut rig: Rig) {
+    let by = |by: &str| QueueSettings::default().paused(true).paused_by(by.to_owned());
+    let of_task = |by: &str| TaskSettings::default().paused(true).paused_by(by.to_owned());
+    let forged = Some(Timestamp::from_secs(1));
+    let shown = async |rig: &Rig| {
+        let queue = rig.store.queues().await.expect("lists").remove(0).settings;
+        let task = rig.store.tasks().await.expect("lists").remove(0).settings;
+        [(queue.paused_since, queue.paused_by), (task.paused_since, task.paused_by)]
+    };
+    let both = |second: u64, by: Option<&str>| {
+        let one = (Some(Rig::START + secs(second)), by.map(str::to_owned));
+        [one.clone(), one]
+    };
+    // Settings carry no time: a client looks at the store's first.
+    let passes = async |rig: &mut Rig, second: u64| {
+        rig.at(second).trigger(plain("1")).await;
+        rig.store.workers(Some(rig.now())).await.expect("lists");
+    };
+    passes(&mut rig, 5).await;
+    rig.set_queue(QueueSettings { paused_since: forged, ..by("ann") }).await;
+    let paused = TaskSettings { paused_since: forged, ..of_task("ann") };
+    rig.store.set_task(&task("t"), &paused).await.expect("pauses");
+    assert_eq!(shown(&rig).await, both(5, Some("ann")));
+    passes(&mut rig, 9).await;
+    rig.set_queue(by("bob").concurrency(3)).await;
+    rig.store.set_task(&task("t"), &of_task("bob")).await.expect("pauses");
+    assert_eq!(shown(&rig).await, both(5, Some("ann")), "it stays paused");
+    rig.set_queue(QueueSettings { paused: false, ..by("cid") }).await;
+    let open = TaskSettings { paused: false, ..of_task("cid") };
+    rig.store.set_task(&task("t"), &open).await.expect("resumes");
+    assert_eq!(shown(&rig).await, [(None, None), (None, None)]);
+    passes(&mut rig, 12).await;
+    rig.set_queue(QueueSettings::default().paused(true)).await;
+    rig.store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
+    assert_eq!(shown(&rig).await, both(12, None));
+    let long = "x".repeat(QueueSettings::MOST_PAUSED_BY + 1);
+    let queue = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
+    let task = rig.store.set_task(&task("t"), &of_task(&long)).await.expect_err("refused");
+    assert_eq!((queue.field(), task.field()), (Some("paused_by"), Some("paused_by")));
+    assert_eq!(shown(&rig).await, both(12, None));
+}
+
 /// Every setting is kept as it was set.
 pub async fn r32_all_settings_are_kept(rig: Rig) {
     let settings = QueueSettings {
@@ -378,10 +421,14 @@ pub async fn r32_all_settings_are_kept(rig: Rig) {
         partition_rate: Some(Rate { limit: 1, period: Duration::MAX }),
         paused: true,
         debounce: Some(crate::rig::debounce().thresholds),
+        ..QueueSettings::default()
     };
+    // The store notes a pause with the time of a write.
+    rig.trigger(NewTrigger { task: task("u"), ..plain("0") }).await;
     rig.set_queue(settings.clone()).await;
     let known = rig.store.queues().await.expect("lists");
-    assert_eq!(known.iter().map(|queue| &queue.settings).collect::<Vec<_>>(), [&settings]);
+    let kept = settings.kept(None, rig.now());
+    assert_eq!(known.iter().map(|queue| &queue.settings).collect::<Vec<_>>(), [&kept]);
     // A period without end counts for ever.
     rig.set_queue(QueueSettings { paused: false, ..settings }).await;
     for payload in ["1", "2"] {

@@ -149,7 +149,7 @@ pub async fn r28_r33_r41_a_job_in_front_holds_up_whoever_may_run_it(mut rig: Rig
     rig.trigger(within("b", "3")).await;
     assert_eq!(payloads(&rig.claim().await), ["3"], "the worker does not know task u");
     assert_eq!(rig.next_due().await.due, None);
-    let paused = TaskSettings { paused: true };
+    let paused = TaskSettings::default().paused(true);
     rig.store.set_task(&task("u"), &paused).await.expect("pauses");
     assert!(rig.claim_with(&of_both_tasks(9)).await.is_empty());
     rig.store.set_task(&task("u"), &TaskSettings::default()).await.expect("resumes");

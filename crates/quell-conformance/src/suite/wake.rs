@@ -201,7 +201,7 @@ pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
 
 /// A task that may run again wakes workers, whatever the queues of its jobs.
 pub async fn r33_a_resumed_task_is_told(rig: Rig) {
-    let pause = |paused| TaskSettings { paused };
+    let pause = |paused| TaskSettings::default().paused(paused);
     rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
     rig.trigger(plain("1")).await;
     let mut wakeups = rig.store.wakeups();

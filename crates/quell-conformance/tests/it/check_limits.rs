@@ -88,7 +88,7 @@ fn checker_accuses_nobody_who_kept_the_limits() {
 fn checker_finds_starts_of_a_paused_task_and_in_a_deleted_queue() {
     let events = run(&QueueSettings::default()).now_or_never().unwrap();
     let t = Rig::START;
-    let paused = TaskSettings { paused: true };
+    let paused = TaskSettings::default().paused(true);
     for closing in [
         Event::TaskChanged { t, task: task("t"), settings: paused },
         Event::QueueDeleted { t, queue: queue() },

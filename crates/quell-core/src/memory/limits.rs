@@ -47,7 +47,7 @@ impl Limits {
     pub(super) fn tasks(&self) -> Vec<TaskInfo> {
         let info = |(name, settings): (&TaskName, &TaskSettings)| TaskInfo {
             name: name.clone(),
-            settings: *settings,
+            settings: settings.clone(),
         };
         self.tasks.iter().map(info).collect()
     }
@@ -121,7 +121,9 @@ impl State {
     }
 
     pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
-        let (now, settings) = (self.now(), settings.completed());
+        let now = self.now();
+        let before = self.limits.queues.get(queue).and_then(Option::as_ref);
+        let settings = settings.kept(before, now);
         self.limits.change_rates(queue, &settings, now);
         self.limits.queues.insert(queue.clone(), Some(settings.clone()));
         let name = queue.clone();
@@ -142,8 +144,9 @@ impl State {
     }
 
     pub(super) fn set_task(&mut self, task: &TaskName, settings: &TaskSettings) {
-        let (now, settings) = (self.now(), *settings);
-        self.limits.tasks.insert(task.clone(), settings);
+        let now = self.now();
+        let settings = settings.kept(self.limits.tasks.get(task), now);
+        self.limits.tasks.insert(task.clone(), settings.clone());
         self.push_event(|| Event::TaskChanged { t: now, task: task.clone(), settings });
         let queues: Vec<QueueName> = self.limits.queues.keys().cloned().collect();
         queues.into_iter().for_each(|queue| self.wake_all(queue));

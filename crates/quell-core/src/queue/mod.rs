@@ -12,4 +12,4 @@ mod settings;
 pub mod turn;
 
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
-pub use settings::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use settings::{PartitionOrder, Pause, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
 use crate::window::Thresholds;
-use crate::{Error, QueueName, Result, TaskName};
+use crate::{Error, QueueName, Result, TaskName, Timestamp};
 
 /// At most `limit` starts in any window of length `period`, wherever it begins (R31).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,6 +71,15 @@ pub struct QueueSettings {
     pub partition_rate: Option<Rate>,
     /// Whether claims get nothing.
     pub paused: bool,
+    /// Since when it is paused, as the store noted in the step that paused it. A store ignores what a
+    /// caller sets here.
+    // An earlier version refuses members that it does not know, so stores keep a pause apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_since: Option<Timestamp>,
+    /// Who paused it, by the words of that caller: [`MOST_PAUSED_BY`](Self::MOST_PAUSED_BY) bytes at
+    /// most. It stays while the queue stays paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<String>,
     /// The debounce thresholds of tasks that name none (R14).
     pub debounce: Option<Thresholds>,
 }
@@ -83,10 +92,14 @@ setters!(QueueSettings {
     rate? Rate,
     partition_rate? Rate,
     paused: bool,
+    paused_by? String,
     debounce? Thresholds,
 });
 
 impl QueueSettings {
+    /// The most bytes of [`paused_by`](field@Self::paused_by).
+    pub const MOST_PAUSED_BY: usize = 255;
+
     /// Refuses what cannot be meant (R40).
     ///
     /// # Errors
@@ -103,6 +116,7 @@ impl QueueSettings {
             );
             return Err(Error::invalid("partition_concurrency", message));
         }
+        check_paused_by(self.paused_by.as_deref())?;
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
         match self.rate.zip(self.partition_rate) {
@@ -135,7 +149,7 @@ impl QueueSettings {
     }
 
     /// The same settings with what follows from them: a strict order has a partition concurrency of 1.
-    /// Stores keep these.
+    /// Stores keep these, with the [pause](Self::kept).
     ///
     /// ```
     /// use quell_core::{PartitionOrder, QueueSettings};
@@ -150,6 +164,33 @@ impl QueueSettings {
             settings.partition_concurrency = Some(1);
         }
         settings
+    }
+
+    /// What a store keeps of these settings in place of `before`: completed, and with the pause on record.
+    /// A pause keeps its time and its caller while it lasts (R33).
+    #[must_use]
+    pub fn kept(&self, before: Option<&QueueSettings>, now: Timestamp) -> Self {
+        let mut settings = self.completed();
+        let before = before.filter(|before| before.paused);
+        let before = before.map(|before| (before.paused_since, before.paused_by.clone()));
+        let pause = self.paused.then(|| before.unwrap_or((Some(now), self.paused_by.clone())));
+        (settings.paused_since, settings.paused_by) = pause.unwrap_or_default();
+        settings
+    }
+
+    /// The settings without the pause on record, and that pause. A store of several versions keeps both
+    /// apart.
+    #[must_use]
+    pub fn split_pause(&self) -> (Self, Option<Pause>) {
+        let (since, by) = (self.paused_since, self.paused_by.clone());
+        (self.clone().with_pause(None), since.map(|since| Pause { since, by }))
+    }
+
+    /// The settings with what is on record of their pause. What is not paused has none.
+    #[must_use]
+    pub fn with_pause(self, pause: Option<Pause>) -> Self {
+        let (since, by) = Pause::of(self.paused, pause);
+        QueueSettings { paused_since: since, paused_by: by, ..self }
     }
 
     /// Whether a settlement may make room for another start.
@@ -169,6 +210,34 @@ impl QueueSettings {
     #[must_use]
     pub fn limits_partitions(&self) -> bool {
         self.is_strict() || self.partition_concurrency.is_some() || self.partition_rate.is_some()
+    }
+}
+
+/// Since when a queue or a task is paused, and by whom (R33).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pause {
+    /// The store's time of the step that paused it.
+    pub since: Timestamp,
+    /// The words of the caller, where there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Pause {
+    fn of(paused: bool, pause: Option<Pause>) -> (Option<Timestamp>, Option<String>) {
+        pause.filter(|_| paused).map(|pause| (Some(pause.since), pause.by)).unwrap_or_default()
+    }
+}
+
+fn check_paused_by(by: Option<&str>) -> Result<()> {
+    const MOST: usize = QueueSettings::MOST_PAUSED_BY;
+    match by.map(str::len) {
+        Some(bytes) if bytes > MOST => {
+            let message =
+                format!("paused_by has {bytes} bytes, and {MOST} is the limit: shorten it");
+            Err(Error::invalid("paused_by", message))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -208,14 +277,57 @@ impl QueueInfo {
 }
 
 /// Live settings of a task (R33).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
     /// Whether its jobs wait, in every queue.
     pub paused: bool,
+    /// Since when it is paused, as [`QueueSettings::paused_since`](field@QueueSettings::paused_since).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_since: Option<Timestamp>,
+    /// Who paused it, as [`QueueSettings::paused_by`](field@QueueSettings::paused_by).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<String>,
 }
 
-setters!(TaskSettings { paused: bool });
+setters!(TaskSettings {
+    paused: bool,
+    paused_by? String,
+});
+
+impl TaskSettings {
+    /// Refuses what cannot be meant (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
+    pub fn validate(&self) -> Result<()> {
+        check_paused_by(self.paused_by.as_deref())
+    }
+
+    /// What a store keeps of these settings in place of `before`, as [`QueueSettings::kept`].
+    #[must_use]
+    pub fn kept(&self, before: Option<&TaskSettings>, now: Timestamp) -> Self {
+        match before.filter(|before| before.paused) {
+            _ if !self.paused => TaskSettings::default(),
+            Some(before) => before.clone(),
+            None => TaskSettings { paused_since: Some(now), ..self.clone() },
+        }
+    }
+
+    /// The settings and the pause on record, as [`QueueSettings::split_pause`].
+    #[must_use]
+    pub fn split_pause(&self) -> (Self, Option<Pause>) {
+        let (since, by) = (self.paused_since, self.paused_by.clone());
+        (self.clone().with_pause(None), since.map(|since| Pause { since, by }))
+    }
+
+    /// The settings with what is on record of their pause, as [`QueueSettings::with_pause`].
+    #[must_use]
+    pub fn with_pause(self, pause: Option<Pause>) -> Self {
+        let (since, by) = Pause::of(self.paused, pause);
+        TaskSettings { paused_since: since, paused_by: by, ..self }
+    }
+}
 
 /// A task as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -307,6 +419,45 @@ mod tests {
         let text = serde_json::to_string(&strict).unwrap();
         assert!(text.contains(r#""partition_order":"strict""#), "{text}");
         assert_eq!(serde_json::from_str::<QueueSettings>(&text).unwrap(), strict);
+    }
+
+    #[test]
+    fn r33_a_pause_keeps_its_time_and_its_caller_while_it_lasts() {
+        let at = Timestamp::from_secs;
+        let by = |by: &str| QueueSettings::default().paused(true).paused_by(by.to_owned());
+        let first = by("ann").kept(None, at(5));
+        assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
+        let again = QueueSettings { paused_since: Some(at(1)), ..by("bob") }.concurrency(3);
+        let again = again.kept(Some(&first), at(9));
+        assert_eq!(again, QueueSettings { concurrency: Some(3), ..first });
+        let open = QueueSettings { paused: false, ..again.clone() }.kept(Some(&again), at(9));
+        assert_eq!(open, QueueSettings::default().concurrency(3));
+        let (apart, pause) = again.split_pause();
+        let text = serde_json::to_string(&apart).unwrap();
+        assert!(!text.contains("paused_"), "an earlier version reads it: {text}");
+        assert_eq!(apart.with_pause(pause.clone()), again);
+        assert_eq!(open.clone().with_pause(pause), open, "it is not paused");
+
+        let by = |by: &str| TaskSettings::default().paused(true).paused_by(by.to_owned());
+        let first = by("ann").kept(None, at(5));
+        assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
+        assert_eq!(by("bob").kept(Some(&first), at(9)), first);
+        let (apart, pause) = first.split_pause();
+        assert_eq!((apart.paused_since, &apart.paused_by), (None, &None));
+        assert_eq!(apart.with_pause(pause), first);
+        let open = TaskSettings { paused: false, ..first.clone() };
+        assert_eq!(open.kept(Some(&first), at(9)), TaskSettings::default());
+    }
+
+    #[test]
+    fn r33_r40_a_caller_of_a_pause_is_bounded() {
+        let by = |bytes: usize| Some("x".repeat(bytes));
+        for (bytes, field) in [(255, None), (256, Some("paused_by"))] {
+            let queue = QueueSettings::default().paused_by(by(bytes)).validate().err();
+            let task = TaskSettings::default().paused_by(by(bytes)).validate().err();
+            assert_eq!(queue.as_ref().and_then(Error::field), field, "{bytes}");
+            assert_eq!(task.as_ref().and_then(Error::field), field, "{bytes}");
+        }
     }
 
     #[test]

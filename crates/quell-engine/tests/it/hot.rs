@@ -18,8 +18,8 @@ use quell_core::{
     Steps, Store, Wakeups,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
-    Tally, TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Paused, Row, RowName, Scan, Seen,
+    Taken, Tally, TasksOf, Time,
 };
 
 /// Maps that take every second hot operation by themselves, and show what each commit changes.
@@ -281,12 +281,17 @@ fn belongs(row: &RowName, roots: &BTreeSet<Root>, jobs: &[Job]) -> bool {
         RowName::Record((task, key)) => {
             has(Root::Idempotency(task.clone(), key.clone())) || of_a_job(&|job| job.task == *task)
         }
-        RowName::Queue(queue) | RowName::Turn(queue) | RowName::Starts(queue, _) => {
+        RowName::Queue(queue)
+        | RowName::Pause(Paused::Queue(queue))
+        | RowName::Turn(queue)
+        | RowName::Starts(queue, _) => {
             has(Root::Queue(queue.clone())) || of_a_job(&|job| job.queue == *queue)
         }
         // A change of a task's settings writes those that claims go through.
         RowName::Gate(_) => true,
-        RowName::Task(task) => has(Root::Task(task.clone())) || of_a_job(&|job| job.task == *task),
+        RowName::Task(task) | RowName::Pause(Paused::Task(task)) => {
+            has(Root::Task(task.clone())) || of_a_job(&|job| job.task == *task)
+        }
         RowName::Schedule(name) | RowName::Tick(name, _) => has(Root::Schedule(name.clone())),
         RowName::Origin(_) => of_a_job(&|_| true),
         RowName::Worker(worker, _) => has(Root::Worker(worker.clone())),

@@ -67,7 +67,7 @@ const LATER: &str = "alter table quell.job add column later text;
      create table quell.afterwards (id bigint primary key)";
 
 /// The version that this Quell makes.
-const NEWEST: u32 = 3;
+const NEWEST: u32 = 4;
 
 fn version(scene: &Scene) -> u32 {
     scene.sql("select schema_version from quell.meta").parse().unwrap()

@@ -103,7 +103,7 @@ impl Steady {
 
     /// Fires ticks of a time that never comes.
     async fn fire_ahead(&self, store: &RedisStore, ahead: Timestamp) {
-        // 901 s have nine ticks or ten, of which the schedule may have fired some at their time.
+        // 901 s have nine ticks or ten. The schedule may have fired some of these at their time.
         let (from, to) = (ahead.before(secs(300)), ahead + secs(601));
         let fired = store.backfill(Some(to), &self.name, from, to).await.unwrap();
         assert!((7..=10).contains(&fired), "{fired}");

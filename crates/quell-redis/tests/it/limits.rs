@@ -25,6 +25,8 @@ const LIMITS: QueueSettings = QueueSettings {
     rate: Some(Rate { limit: 40, period: Duration::from_millis(100) }),
     partition_rate: Some(Rate { limit: 7, period: Duration::from_millis(100) }),
     paused: false,
+    paused_since: None,
+    paused_by: None,
     debounce: None,
 };
 

@@ -267,7 +267,7 @@ impl Pair {
         };
         let settings = QueueSettings { debounce: thresholds, paused, ..limits };
         ask!(self, set_queue(&queue(), &settings));
-        let settings = TaskSettings { paused: self.random.u8(..4) == 0 };
+        let settings = TaskSettings::default().paused(self.random.u8(..4) == 0);
         ask!(self, set_task(&task("u"), &settings));
     }
 

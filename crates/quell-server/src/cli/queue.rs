@@ -9,7 +9,7 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
-use super::pause::{get, post, print_paused};
+use super::pause::{Paused, get, post, print_paused};
 use super::source::{Source, ask, join, print_json, read_store};
 use super::text::{rows, table};
 use crate::config::queues::patched;
@@ -23,7 +23,7 @@ pub enum Command {
     /// Change settings of a queue; makes it where there is none.
     Set(SetArgs),
     /// Let nothing of a queue start.
-    Pause(QueueArgs),
+    Pause(PauseArgs),
     /// Let a paused queue go on.
     Resume(QueueArgs),
     /// Delete a queue's settings: nothing starts until it is set again.
@@ -37,6 +37,15 @@ pub struct QueueArgs {
     name: QueueName,
     #[command(flatten)]
     source: Source,
+}
+
+/// A queue and who pauses it.
+#[derive(Debug, clap::Args)]
+pub struct PauseArgs {
+    #[command(flatten)]
+    queue: QueueArgs,
+    #[command(flatten)]
+    paused: Paused,
 }
 
 /// `quell queue set NAME`: only what is given changes.
@@ -113,8 +122,8 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
             let patch = given.map(|(name, value)| (name.to_owned(), value)).collect();
             change(&args.name, patch, true, &args.source, out)
         }
-        Command::Pause(args) => set_paused(&args, true, out),
-        Command::Resume(args) => set_paused(&args, false, out),
+        Command::Pause(args) => set_paused(&args.queue, Some(args.paused.or_caller()), out),
+        Command::Resume(args) => set_paused(&args, None, out),
         Command::Delete(args) => delete(&args, out),
     }
 }
@@ -191,19 +200,33 @@ async fn change_in(
     let known = known.with_context(|| format!("no queue {name}: set it first"))?;
     let settings = patched(&known, patch)?.settings()?;
     queue.set(&settings).await?;
+    let settings = queue.settings().await?.unwrap_or(settings);
     Ok(Queue::from(&QueueInfo { name: name.clone(), settings }))
 }
 
-fn set_paused(args: &QueueArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+async fn set_paused_in(
+    quell: &Quell,
+    name: &QueueName,
+    paused: Option<&Paused>,
+) -> anyhow::Result<Queue> {
+    let queue = quell.queue(name.as_str());
+    let known = queue.settings().await?;
+    let known = known.with_context(|| format!("no queue {name}: set it first"))?;
+    let paused_by = paused.and_then(|paused| paused.by.clone());
+    queue.set(&QueueSettings { paused: paused.is_some(), paused_by, ..known.clone() }).await?;
+    let settings = queue.settings().await?.unwrap_or(known);
+    Ok(Queue::from(&QueueInfo { name: name.clone(), settings }))
+}
+
+fn set_paused(args: &QueueArgs, paused: Option<Paused>, out: &mut dyn Write) -> anyhow::Result<()> {
     let QueueArgs { name, source } = args;
     let answer: Queue = match &source.store {
         Some(url) => {
-            let patch = Map::from_iter([("paused".to_owned(), json!(paused))]);
-            read_store(url, async |quell| change_in(quell, name, patch, false).await)?
+            read_store(url, async |quell| set_paused_in(quell, name, paused.as_ref()).await)?
         }
-        None => post(source, ["queues", name.as_str()], paused)?,
+        None => post(source, ["queues", name.as_str()], paused.as_ref())?,
     };
-    print_paused(source, &answer, &format!("queue {name}"), paused, out)
+    print_paused(source, &answer, &format!("queue {name}"), paused.is_some(), out)
 }
 
 fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {

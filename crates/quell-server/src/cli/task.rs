@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use anyhow::Context as _;
 use quell::TaskName;
 use quell::queue::TaskSettings;
 
-use super::pause::{get, post, print_paused};
+use super::pause::{Paused, get, post, print_paused};
 use super::source::{Source, print_json, read_store};
 use super::text::{rows, table};
 use crate::view::{Task, Tasks};
@@ -16,7 +17,7 @@ pub enum Command {
     /// List the tasks.
     List(Source),
     /// Let no attempt of a task start, in any queue.
-    Pause(TaskArgs),
+    Pause(PauseArgs),
     /// Let a paused task go on.
     Resume(TaskArgs),
 }
@@ -30,6 +31,15 @@ pub struct TaskArgs {
     source: Source,
 }
 
+/// A task and who pauses it.
+#[derive(Debug, clap::Args)]
+pub struct PauseArgs {
+    #[command(flatten)]
+    task: TaskArgs,
+    #[command(flatten)]
+    paused: Paused,
+}
+
 /// Runs `quell task`.
 ///
 /// # Errors
@@ -37,17 +47,15 @@ pub struct TaskArgs {
 pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         Command::List(source) => list_tasks(&source, out),
-        Command::Pause(args) => set_task(&args, true, out),
-        Command::Resume(args) => set_task(&args, false, out),
+        Command::Pause(args) => set_task(&args.task, Some(args.paused.or_caller()), out),
+        Command::Resume(args) => set_task(&args, None, out),
     }
 }
 
 fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer: Tasks = match &source.store {
         Some(url) => read_store(url, async |quell| {
-            let known = quell.tasks().await?.into_iter();
-            let tasks = known.map(|task| Task { name: task.name, paused: task.settings.paused });
-            Ok(Tasks { tasks: tasks.collect() })
+            Ok(Tasks { tasks: quell.tasks().await?.iter().map(Task::from).collect() })
         })?,
         None => get(source, "tasks")?,
     };
@@ -57,16 +65,19 @@ fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(out.write_all(table(["name", "paused"], &rows(&answer.tasks)).as_bytes())?)
 }
 
-fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+fn set_task(args: &TaskArgs, paused: Option<Paused>, out: &mut dyn Write) -> anyhow::Result<()> {
     let TaskArgs { name, source } = args;
     let answer: Task = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
             anyhow::ensure!(is_known, "no task {name} in the store");
-            quell.store().set_task(name, &TaskSettings { paused }).await?;
-            Ok(Task { name: name.clone(), paused })
+            let settings = TaskSettings::default().paused(paused.is_some());
+            let by = paused.as_ref().and_then(|paused| paused.by.clone());
+            quell.set_task(name, &settings.paused_by(by)).await?;
+            let known = quell.tasks().await?.into_iter().find(|task| task.name == *name);
+            known.as_ref().map(Task::from).with_context(|| format!("no task {name} in the store"))
         })?,
-        None => post(source, ["tasks", name.as_str()], paused)?,
+        None => post(source, ["tasks", name.as_str()], paused.as_ref())?,
     };
-    print_paused(source, &answer, &format!("task {name}"), paused, out)
+    print_paused(source, &answer, &format!("task {name}"), paused.is_some(), out)
 }

@@ -90,6 +90,8 @@ impl DeclaredQueue {
         let mut settings = self.settings.clone();
         if !self.says_paused {
             settings.paused = known.is_some_and(|known| known.paused);
+        } else if settings.paused {
+            settings.paused_by = Some("the configuration".to_owned());
         }
         settings
     }

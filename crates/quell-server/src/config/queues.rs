@@ -94,6 +94,7 @@ impl QueueText {
             partition_rate: self.partition_rate.map(rate),
             paused: self.paused.unwrap_or_default(),
             debounce: debounce.transpose()?,
+            ..QueueSettings::default()
         };
         settings.validate()?;
         Ok(settings.completed())

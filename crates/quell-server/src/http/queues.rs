@@ -5,7 +5,9 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use quell::QueueName;
 use quell::queue::{QueueInfo, QueueSettings};
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{JsonBody, malformed, parse};
@@ -13,6 +15,21 @@ use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
 use crate::config::queues::{QueueText, patched};
 use crate::view;
+
+/// Who pauses a queue or a task.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pause {
+    /// A name of at most 255 bytes, which lists and explanations show.
+    pub(super) by: Option<String>,
+}
+
+impl Pause {
+    pub(super) fn read(body: JsonBody) -> Result<Self, ApiError> {
+        let body = body.read_if_any()?;
+        Ok(body.as_deref().map(parse::<Pause>).transpose()?.unwrap_or_default())
+    }
+}
 
 /// `GET /v1/queues`.
 #[utoipa::path(
@@ -170,6 +187,7 @@ pub(super) async fn delete(
     params(
         ("name" = String, Path, description = "The queue."),
     ),
+    request_body(content = Option<Pause>, description = "Who pauses it. No body names no one."),
     responses(
         (status = 200, body = view::Queue, description = "Done.",
             headers(("etag" = String, description = "For `If-Match`."))),
@@ -180,8 +198,9 @@ pub(super) async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
     headers: HeaderMap,
+    body: JsonBody,
 ) -> Result<Tagged<view::Queue>, ApiError> {
-    set_paused(&api, name, &headers, true).await
+    set_paused(&api, name, &headers, (true, Pause::read(body)?.by)).await
 }
 
 /// `POST /v1/queues/{name}/resume` (R33).
@@ -206,17 +225,21 @@ pub(super) async fn resume(
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<Tagged<view::Queue>, ApiError> {
-    set_paused(&api, name, &headers, false).await
+    set_paused(&api, name, &headers, (false, None)).await
 }
 
 async fn set_paused(
     api: &Api,
     name: String,
     headers: &HeaderMap,
-    paused: bool,
+    (paused, by): (bool, Option<String>),
 ) -> Result<Tagged<view::Queue>, ApiError> {
     let name = QueueName::new(name)?;
-    change(api, &name, headers, |settings| Ok(QueueSettings { paused, ..settings })).await
+    let paused = |settings| {
+        let paused_by = by.clone();
+        Ok(QueueSettings { paused, paused_by, ..settings })
+    };
+    change(api, &name, headers, paused).await
 }
 
 /// Changes the settings that are there, in one step: what others change meanwhile stays, or is
@@ -232,7 +255,11 @@ async fn change(
         etag::check(headers, Some(&shown(name, settings.clone())))?;
         change(settings)
     };
-    let settings = api.quell.queue(name.as_str()).change(checked).await?;
+    let queue = api.quell.queue(name.as_str());
+    let settings = queue.change(checked).await?;
+    // The store notes since when it is paused.
+    let settings =
+        if settings.paused { queue.settings().await?.unwrap_or(settings) } else { settings };
     Ok(tagged(shown(name, settings)))
 }
 

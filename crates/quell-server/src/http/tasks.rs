@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use quell::TaskName;
-use quell::queue::TaskSettings;
+use quell::queue::{TaskInfo, TaskSettings};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -14,6 +14,7 @@ use super::Api;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
+use super::queues::Pause;
 use crate::view;
 
 /// Settings of a task.
@@ -94,7 +95,7 @@ pub(super) async fn put(
 ) -> Result<Tagged<view::Task>, ApiError> {
     let body = body.read()?;
     let TaskText { paused } = parse(&body)?;
-    set(&api, &task, &headers, TaskSettings { paused }).await
+    set(&api, &task, &headers, TaskSettings::default().paused(paused)).await
 }
 
 /// `POST /v1/tasks/{task}/pause` (R33).
@@ -108,14 +109,17 @@ pub(super) async fn put(
     params(
         ("task" = String, Path, description = "The task."),
     ),
+    request_body(content = Option<Pause>, description = "Who pauses it. No body names no one."),
     responses((status = 200, body = view::Task, description = "Done."), Refused),
 )]
 pub(super) async fn pause(
     State(api): State<Api>,
     Path(task): Path<String>,
     headers: HeaderMap,
+    body: JsonBody,
 ) -> Result<Tagged<view::Task>, ApiError> {
-    set(&api, &task, &headers, TaskSettings { paused: true }).await
+    let by = Pause::read(body)?.by;
+    set(&api, &task, &headers, TaskSettings::default().paused(true).paused_by(by)).await
 }
 
 /// `POST /v1/tasks/{task}/resume` (R33).
@@ -136,7 +140,7 @@ pub(super) async fn resume(
     Path(task): Path<String>,
     headers: HeaderMap,
 ) -> Result<Tagged<view::Task>, ApiError> {
-    set(&api, &task, &headers, TaskSettings { paused: false }).await
+    set(&api, &task, &headers, TaskSettings::default()).await
 }
 
 /// Sets a task. A tag is compared before the settings are written, and not in one step: with a single
@@ -151,8 +155,9 @@ async fn set(
     // A typo would pause nothing and look as if it had.
     let there = known(api, &name).await?;
     etag::check(headers, Some(&show_one(&name, &there)))?;
-    api.quell.store().set_task(&name, &settings).await?;
-    Ok(tagged(show_one(&name, &settings)))
+    api.quell.set_task(&name, &settings).await?;
+    let known = known(api, &name).await?;
+    Ok(tagged(show_one(&name, &known)))
 }
 
 async fn known(api: &Api, name: &TaskName) -> Result<TaskSettings, ApiError> {
@@ -170,5 +175,5 @@ async fn all(api: &Api) -> Result<BTreeMap<TaskName, TaskSettings>, ApiError> {
 }
 
 fn show_one(name: &TaskName, settings: &TaskSettings) -> view::Task {
-    view::Task { name: name.clone(), paused: settings.paused }
+    view::Task::from(&TaskInfo::new(name.clone(), settings.clone()))
 }

@@ -360,6 +360,14 @@ pub struct WaitsFor {
     pub text: String,
     /// When it ends, where that is known.
     pub until: Option<String>,
+    /// Since when it is so; left out where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub since: Option<String>,
+    /// Who paused the queue or the task; left out where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub by: Option<String>,
     /// The job that it waits for.
     #[schema(value_type = Option<String>)]
     pub job: Option<JobId>,
@@ -371,6 +379,8 @@ impl From<&Waiting> for Waits {
             kind: reason.name().to_owned(),
             text: reason.to_string(),
             until: reason.until().map(|until| until.to_string()),
+            since: reason.since().map(|since| since.to_string()),
+            by: reason.by().map(str::to_owned),
             job: reason.job(),
         };
         Waits {
@@ -475,7 +485,7 @@ impl Explanation {
         waits.starts_at = None;
         waits.reasons.retain(|reason| reason.kind != WaitReason::NextClaim.name());
         let kind = kind.to_owned();
-        waits.reasons.push(WaitsFor { kind, text, until: None, job: None });
+        waits.reasons.push(WaitsFor { kind, text, until: None, since: None, by: None, job: None });
         self.wait(waits);
     }
 }

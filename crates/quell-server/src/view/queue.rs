@@ -1,6 +1,6 @@
 //! Queues and tasks as they are set (R31–R33).
 
-use quell::queue::{QueueInfo, Rate as RateOf};
+use quell::queue::{QueueInfo, Rate as RateOf, TaskInfo};
 use quell::{QueueName, TaskName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -28,6 +28,14 @@ pub struct Queue {
     pub partition_rate: Option<Rate>,
     /// Whether nothing of it starts.
     pub paused: bool,
+    /// Since when it is paused; left out where it is not, or an earlier version paused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_since: Option<String>,
+    /// Who paused it, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_by: Option<String>,
     /// The thresholds of tasks that name none.
     pub debounce: Option<Thresholds>,
 }
@@ -70,6 +78,8 @@ impl From<&QueueInfo> for Queue {
             rate: set.rate.map(rate),
             partition_rate: set.partition_rate.map(rate),
             paused: set.paused,
+            paused_since: set.paused_since.map(|since| since.to_string()),
+            paused_by: set.paused_by.clone(),
             debounce: set.debounce.map(|debounce| Thresholds {
                 min: exact(debounce.min()),
                 max: exact(debounce.max()),
@@ -86,6 +96,26 @@ pub struct Task {
     pub name: TaskName,
     /// Whether nothing of it starts.
     pub paused: bool,
+    /// Since when it is paused; left out where it is not, or an earlier version paused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_since: Option<String>,
+    /// Who paused it, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_by: Option<String>,
+}
+
+impl From<&TaskInfo> for Task {
+    fn from(task: &TaskInfo) -> Self {
+        let set = &task.settings;
+        Task {
+            name: task.name.clone(),
+            paused: set.paused,
+            paused_since: set.paused_since.map(|since| since.to_string()),
+            paused_by: set.paused_by.clone(),
+        }
+    }
 }
 
 /// All tasks.

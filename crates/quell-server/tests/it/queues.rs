@@ -39,18 +39,30 @@ async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
     });
     assert_eq!(listed["queues"], json!([expected]));
     let path = "/v1/queues/default";
-    let (status, reply) = served.post("/v1/queues/default/pause", "").await;
+    let (status, reply) = served.post("/v1/queues/default/pause", r#"{"by":"ann"}"#).await;
     assert_eq!((status, &reply["paused"], &reply["concurrency"]), (200, &json!(true), &json!(4)));
+    let shown = served.get(path).await.1;
+    assert_eq!((&shown, &shown["paused_by"]), (&reply, &json!("ann")));
+    let since = shown["paused_since"].as_str().unwrap().to_owned();
+    let (status, reply) = served.post("/v1/queues/default/pause", "").await;
+    assert_eq!((status, &reply), (200, &shown), "it stays paused");
     let job = served.trigger("now", r#"{"customer":"acme"}"#).await["job"].clone();
     let shown = served.get(&format!("/v1/jobs/{}", job.as_str().unwrap())).await.1;
     assert_eq!(
         (&shown["job"]["state"], &shown["job"]["partition"]),
         (&json!("scheduled"), &json!("acme"))
     );
+    let reason = &shown["waiting"]["reasons"][0];
+    assert_eq!(
+        (&reason["kind"], &reason["since"], &reason["by"]),
+        (&json!("queue_paused"), &json!(since), &json!("ann")),
+        "{shown}"
+    );
 
     let patch = r#"{"rate":null,"paused":false}"#;
     let (status, reply) = send(&served, Method::PATCH, path, patch).await;
     assert_eq!((status, &reply["rate"], &reply["concurrency"]), (200, &Value::Null, &json!(4)));
+    assert_eq!((reply.get("paused_since"), reply.get("paused_by")), (None, None), "{reply}");
     served.ended(&job, JobState::Succeeded).await;
     let (status, reply) = send(&served, Method::PUT, path, r#"{"worker_concurrency":2}"#).await;
     assert_eq!((status, &reply["concurrency"]), (200, &Value::Null));
@@ -100,7 +112,8 @@ async fn r32_settings_are_replaced_by_who_has_seen_them() {
     let read = tag(path).await;
     assert_eq!(send(Method::PUT, path, &read, r#"{"paused":true}"#).await.1["paused"], true);
     assert_eq!(send(Method::PUT, path, &read, r#"{"paused":true}"#).await.0, 412);
-    assert_eq!(served.get(path).await.1, json!({"name": "now", "paused": true}));
+    let shown = served.get(path).await.1;
+    assert_eq!((&shown["name"], &shown["paused"]), (&json!("now"), &json!(true)), "{shown}");
     assert_eq!(served.get("/v1/tasks/nosuch").await.0, 404);
     served.server.stop().await.unwrap();
 }
@@ -124,13 +137,16 @@ async fn r32_patches_that_race_keep_each_others_fields() {
 #[tokio::test]
 async fn r33_tasks_are_listed_paused_and_resumed() {
     let served = serve(TASKS).await;
-    assert_eq!(served.post("/v1/tasks/now/pause", "").await.1["paused"], true);
+    let paused = served.post("/v1/tasks/now/pause", r#"{"by":"ann"}"#).await.1;
+    assert_eq!((&paused["paused"], &paused["paused_by"]), (&json!(true), &json!("ann")));
+    assert!(paused["paused_since"].is_string(), "{paused}");
     let job = served.trigger("now", r#"{"customer":"a"}"#).await["job"].clone();
     let tasks = served.get("/v1/tasks").await.1;
-    assert_eq!(tasks["tasks"], json!([{ "name": "now", "paused": true }]));
+    assert_eq!(tasks["tasks"], json!([paused]));
     let shown = served.get(&format!("/v1/jobs/{}", job.as_str().unwrap())).await.1;
     assert_eq!(shown["job"]["state"], "scheduled");
-    assert_eq!(served.post("/v1/tasks/now/resume", "").await.1["paused"], false);
+    let resumed = served.post("/v1/tasks/now/resume", "").await.1;
+    assert_eq!(resumed, json!({ "name": "now", "paused": false }));
     served.ended(&job, JobState::Succeeded).await;
     served.server.stop().await.unwrap();
 }
@@ -140,7 +156,11 @@ async fn r40_settings_that_cannot_be_meant_name_the_field_and_change_nothing() {
     let served = serve(TASKS).await;
     let before = served.get("/v1/queues").await.1;
     let path = "/v1/queues/default";
-    let table: [(Method, &str, &str, u16, &str); 13] = [
+    let long = json!({ "by": "x".repeat(256) }).to_string();
+    let table: [(Method, &str, &str, u16, &str); 16] = [
+        (Method::POST, "/v1/queues/default/pause", &long, 422, "paused_by"),
+        (Method::POST, "/v1/tasks/now/pause", &long, 422, "paused_by"),
+        (Method::POST, "/v1/queues/default/pause", r#"{"typo":1}"#, 422, "body"),
         (Method::PUT, path, r#"{"typo":1}"#, 422, "body"),
         (Method::PUT, path, "[]", 422, "body"),
         (Method::PUT, path, r#"{"rate":{"limit":0,"period":"1s"}}"#, 422, "rate"),
@@ -213,7 +233,9 @@ async fn r32_r33_the_command_line_sets_queues_of_a_server_and_of_a_store() {
         };
         let set = ["queue", "set", "default", "--rate", "7/1m30s", "--concurrency", "none"];
         assert_eq!(run(&set).await, (true, "queue default is set\n".to_owned()));
-        assert!(run(&["queue", "pause", "default"]).await.1.contains("is paused"));
+        assert!(run(&["queue", "pause", "default", "--by", "ann"]).await.1.contains("is paused"));
+        let (_, listed) = run(&["queue", "list", "--json"]).await;
+        assert!(listed.contains(r#""paused_by":"ann""#), "{listed}");
         let (_, listed) = run(&["queue", "list"]).await;
         assert!(listed.contains("default  true    -") && listed.contains("7/1m30s"), "{listed}");
         assert!(run(&["queue", "resume", "default"]).await.0);
@@ -229,6 +251,8 @@ async fn r32_r33_the_command_line_sets_queues_of_a_server_and_of_a_store() {
         assert!(run(&["task", "pause", "now"]).await.1.contains("task now is paused"));
         let (_, listed) = run(&["task", "list"]).await;
         assert!(listed.contains("now   true"), "{listed}");
+        let (_, listed) = run(&["task", "list", "--json"]).await;
+        assert!(listed.contains(r#""paused_since":"20"#), "{listed}");
         assert!(run(&["task", "resume", "now"]).await.0);
         assert!(!run(&["task", "pause", "nosuch"]).await.0);
     }
@@ -270,6 +294,8 @@ async fn r33_a_pause_survives_a_restart_unless_the_file_says_otherwise() {
         let server = start(queue).await;
         let settings = server.quell().queue("billing").settings().await.unwrap().unwrap();
         assert_eq!(settings.paused, paused, "{queue}");
+        let by = ["paused = true", ""].contains(&queue).then_some("the configuration");
+        assert_eq!(settings.paused_by.as_deref(), by, "{queue}");
         server.stop().await.unwrap();
     }
 }

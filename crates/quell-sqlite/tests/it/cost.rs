@@ -288,7 +288,7 @@ async fn limited_work(rig: &mut Rig) {
     let longer = rate.map(|rate| Rate { period: Duration::from_secs(9), ..rate });
     rig.set_queue(QueueSettings { rate: longer, ..QueueSettings::default() }).await;
     rig.store.tasks().await.unwrap();
-    rig.store.set_task(&task("u"), &TaskSettings { paused: true }).await.unwrap();
+    rig.store.set_task(&task("u"), &TaskSettings::default().paused(true)).await.unwrap();
     rig.store.delete_queue(&queue()).await.unwrap();
 }
 

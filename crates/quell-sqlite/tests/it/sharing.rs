@@ -111,7 +111,7 @@ async fn r33_a_task_that_one_pauses_waits_for_the_other_too() {
     let scene = Scene::new();
     let (ours, theirs) = (scene.rig().await, scene.rig().await);
     theirs.trigger(plain("1")).await;
-    let pause = |paused| TaskSettings { paused };
+    let pause = |paused| TaskSettings::default().paused(paused);
     ours.store.set_task(&task("t"), &pause(true)).await.unwrap();
     theirs.claim_none().await;
     ours.store.set_task(&task("t"), &pause(false)).await.unwrap();

@@ -65,7 +65,17 @@ impl Quell {
     /// # Errors
     /// What the store says.
     pub async fn pause<T: Task>(&self) -> Result<()> {
-        self.store().set_task(&TaskName::new(T::NAME)?, &TaskSettings { paused: true }).await
+        self.set_task(&TaskName::new(T::NAME)?, &TaskSettings::default().paused(true)).await
+    }
+
+    /// Pauses a task as [`pause`](Self::pause) does, and notes who did: a text of at most 255 bytes, which
+    /// [`tasks`](Self::tasks) and [`why_waiting`](Self::why_waiting) show.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a longer text; else the error of the store.
+    pub async fn pause_by<T: Task>(&self, by: impl Into<String>) -> Result<()> {
+        let settings = TaskSettings::default().paused(true).paused_by(by.into());
+        self.set_task(&TaskName::new(T::NAME)?, &settings).await
     }
 
     /// Lets attempts of a paused task start again (R33).
@@ -73,7 +83,25 @@ impl Quell {
     /// # Errors
     /// What the store says.
     pub async fn resume<T: Task>(&self) -> Result<()> {
-        self.store().set_task(&TaskName::new(T::NAME)?, &TaskSettings { paused: false }).await
+        self.set_task(&TaskName::new(T::NAME)?, &TaskSettings::default()).await
+    }
+
+    /// Sets a task by its name, in place of what was set before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] as for [`TaskSettings::validate`]; else the error of the store.
+    pub async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        self.look_at_the_time(settings.paused).await?;
+        self.store().set_task(task, settings).await
+    }
+
+    /// Settings carry no time: a store notes a pause with the newest that its process saw, so one must be
+    /// seen now.
+    async fn look_at_the_time(&self, pauses: bool) -> Result<()> {
+        if pauses {
+            self.store().workers(self.clock().store_time()).await?;
+        }
+        Ok(())
     }
 }
 
@@ -93,7 +121,9 @@ impl Queue<'_> {
     /// # Errors
     /// [`ErrorKind::Invalid`] as for [`QueueSettings::validate`]; else the error of the store.
     pub async fn set(&self, settings: &QueueSettings) -> Result<()> {
-        self.quell.store().set_queue(self.name()?, settings).await
+        let name = self.name()?;
+        self.quell.look_at_the_time(settings.paused).await?;
+        self.quell.store().set_queue(name, settings).await
     }
 
     /// Sets it if its settings are still those that the caller read; none stands for a queue that is
@@ -117,7 +147,16 @@ impl Queue<'_> {
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Contention`] where its
     /// settings change again and again; else the error of the store.
     pub async fn pause(&self) -> Result<()> {
-        self.set_paused(true).await
+        self.set_paused(true, None).await
+    }
+
+    /// Pauses it as [`pause`](Self::pause) does, and notes who did: a text of at most 255 bytes, which
+    /// [`settings`](Self::settings) and [`Quell::why_waiting`] show.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a longer text; else as for [`pause`](Self::pause).
+    pub async fn pause_by(&self, by: impl Into<String>) -> Result<()> {
+        self.set_paused(true, Some(by.into())).await
     }
 
     /// Lets attempts start again (R33), as [`pause`](Self::pause) stops them.
@@ -125,7 +164,7 @@ impl Queue<'_> {
     /// # Errors
     /// As for [`pause`](Self::pause).
     pub async fn resume(&self) -> Result<()> {
-        self.set_paused(false).await
+        self.set_paused(false, None).await
     }
 
     /// Deletes its settings: nothing starts until it is set again (R32). Says whether there was
@@ -137,8 +176,12 @@ impl Queue<'_> {
         self.quell.store().delete_queue(self.name()?).await
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<()> {
-        self.change(|settings| Ok(QueueSettings { paused, ..settings })).await.map(drop)
+    async fn set_paused(&self, paused: bool, by: Option<String>) -> Result<()> {
+        let change = |settings| {
+            let paused_by = by.clone();
+            Ok(QueueSettings { paused, paused_by, ..settings })
+        };
+        self.change(change).await.map(drop)
     }
 
     /// Changes its settings, from those that are there; returns the new ones.
@@ -156,6 +199,7 @@ impl Queue<'_> {
                 return Err(Error::new(ErrorKind::NotFound, message).into());
             };
             let settings = change(known.clone())?;
+            self.quell.look_at_the_time(settings.paused).await?;
             if self.replace(Some(&known), &settings).await? {
                 return Ok(settings);
             }

@@ -44,11 +44,21 @@ pub enum WaitReason {
         job: JobId,
     },
     /// Its queue is paused (R33).
-    QueuePaused,
+    QueuePaused {
+        /// Since when; none where an earlier version paused it.
+        since: Option<Timestamp>,
+        /// Who paused it, where the caller said so.
+        by: Option<String>,
+    },
     /// Its queue was deleted, and starts nothing until it is set again (R32).
     QueueDeleted,
     /// Its task is paused (R33).
-    TaskPaused,
+    TaskPaused {
+        /// Since when; none where an earlier version paused it.
+        since: Option<Timestamp>,
+        /// Who paused it, where the caller said so.
+        by: Option<String>,
+    },
     /// As many attempts of its queue run as may (R31).
     QueueFull {
         /// How many run.
@@ -106,9 +116,9 @@ impl WaitReason {
             WaitReason::NotDue { .. } => "not_due",
             WaitReason::KeyRuns { .. } => "key_runs",
             WaitReason::OlderWindow { .. } => "older_window",
-            WaitReason::QueuePaused => "queue_paused",
+            WaitReason::QueuePaused { .. } => "queue_paused",
             WaitReason::QueueDeleted => "queue_deleted",
-            WaitReason::TaskPaused => "task_paused",
+            WaitReason::TaskPaused { .. } => "task_paused",
             WaitReason::QueueFull { .. } => "queue_full",
             WaitReason::PartitionFull { .. } => "partition_full",
             WaitReason::Turn { .. } => "turn",
@@ -129,6 +139,26 @@ impl WaitReason {
             WaitReason::NotDue { until, .. }
             | WaitReason::Rate { until }
             | WaitReason::PartitionRate { until } => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Since when it is so, where that is known.
+    #[must_use]
+    pub fn since(&self) -> Option<Timestamp> {
+        match self {
+            WaitReason::KeyRuns { since, .. }
+            | WaitReason::QueuePaused { since, .. }
+            | WaitReason::TaskPaused { since, .. } => *since,
+            _ => None,
+        }
+    }
+
+    /// Who made it so, where that is known: the caller of a pause.
+    #[must_use]
+    pub fn by(&self) -> Option<&str> {
+        match self {
+            WaitReason::QueuePaused { by, .. } | WaitReason::TaskPaused { by, .. } => by.as_deref(),
             _ => None,
         }
     }
@@ -158,11 +188,15 @@ impl fmt::Display for WaitReason {
             WaitReason::OlderWindow { job } => {
                 write!(f, "job {job}, an older window of its key, goes first")
             }
-            WaitReason::QueuePaused => f.write_str("its queue is paused"),
+            WaitReason::QueuePaused { since, by } => {
+                write_pause(f, "its queue", *since, by.as_deref())
+            }
             WaitReason::QueueDeleted => {
                 f.write_str("its queue was deleted: set it again to let it start")
             }
-            WaitReason::TaskPaused => f.write_str("its task is paused"),
+            WaitReason::TaskPaused { since, by } => {
+                write_pause(f, "its task", *since, by.as_deref())
+            }
             WaitReason::QueueFull { running, limit } => {
                 write!(f, "its queue runs {running} attempts, and {limit} is the limit")
             }
@@ -189,6 +223,19 @@ impl fmt::Display for WaitReason {
             WaitReason::NextClaim => f.write_str("nothing holds it: the next claim takes it"),
         }
     }
+}
+
+fn write_pause(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    since: Option<Timestamp>,
+    by: Option<&str>,
+) -> fmt::Result {
+    write!(f, "{what} is paused")?;
+    if let Some(since) = since {
+        write!(f, " since {since}")?;
+    }
+    by.map_or(Ok(()), |by| write!(f, " by {by}"))
 }
 
 /// Why a job has not started yet.
@@ -276,12 +323,17 @@ impl Quell {
         let settings = known.map(|queue| queue.settings);
         match &settings {
             None => reasons.push(WaitReason::QueueDeleted),
-            Some(settings) if settings.paused => reasons.push(WaitReason::QueuePaused),
+            Some(settings) if settings.paused => {
+                let (since, by) = (settings.paused_since, settings.paused_by.clone());
+                reasons.push(WaitReason::QueuePaused { since, by });
+            }
             Some(_) => {}
         }
         let infos = self.store().tasks().await?;
-        if infos.iter().any(|info| info.name == job.task && info.settings.paused) {
-            reasons.push(WaitReason::TaskPaused);
+        let of_task = infos.into_iter().find(|info| info.name == job.task);
+        if let Some(task) = of_task.map(|info| info.settings).filter(|task| task.paused) {
+            let (since, by) = (task.paused_since, task.paused_by);
+            reasons.push(WaitReason::TaskPaused { since, by });
         }
         if let Some(by) = self.clock_ahead().await? {
             reasons.push(WaitReason::ClockAhead { by });

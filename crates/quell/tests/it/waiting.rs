@@ -7,7 +7,9 @@ use quell::queue::{PartitionOrder, QueueSettings, Rate};
 use quell::store::{Claim, Claimed, Draw, Heartbeat};
 use quell::trigger::NewTrigger;
 use quell::worker::WorkerId;
-use quell::{Batch, Job, JobId, Key, Payload, Policy, Quell, QueueName, Result, TaskName, When};
+use quell::{
+    Batch, Job, JobId, Key, Payload, Policy, Quell, QueueName, Result, TaskName, Timestamp, When,
+};
 use quell_conformance::rig::{fails, secs, until};
 
 const WORKER: &str = "w";
@@ -70,6 +72,11 @@ impl Rig {
         self.quell.store().heartbeat(self.quell.clock().store_time(), &beat).await.unwrap();
     }
 
+    /// The store's time.
+    async fn now(&self) -> Timestamp {
+        self.quell.store().workers(self.quell.clock().store_time()).await.unwrap().now
+    }
+
     async fn reasons(&self, id: JobId) -> Vec<WaitReason> {
         let job = self.job(id).await;
         self.quell.why_waiting(&job).await.unwrap().unwrap().reasons
@@ -128,18 +135,30 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     let expected = if lists_all { WaitReason::NoWorkerKnowsTask } else { WaitReason::NextClaim };
     assert_eq!(rig.reasons(job).await, [expected]);
 
-    let paused = quell::queue::TaskSettings::default().paused(true);
-    rig.quell.store().set_task(&task(), &paused).await?;
+    let before = rig.now().await;
+    rig.quell.set_task(&task(), &quell::queue::TaskSettings::default().paused(true)).await?;
     let job = rig.accept(Rig::trigger_in("free")).await;
-    assert_eq!(rig.reasons(job).await, [WaitReason::TaskPaused]);
+    let reasons = rig.reasons(job).await;
+    let [WaitReason::TaskPaused { since: Some(since), by: None }] = &reasons[..] else {
+        panic!("{reasons:?}")
+    };
+    assert!((before..=rig.now().await).contains(since), "{reasons:?}");
     Ok(())
 }
 
 /// Queues that are paused, or were deleted.
 async fn each_pause_is_named(rig: &Rig) -> Result<()> {
     let job = rig.accept(Rig::trigger_in("pause")).await;
+    let before = rig.now().await;
+    rig.quell.queue("pause").pause_by("ann").await?;
+    let reasons = rig.reasons(job).await;
+    let [WaitReason::QueuePaused { since: Some(since), by: Some(by) }] = &reasons[..] else {
+        panic!("{reasons:?}")
+    };
+    assert!((before..=rig.now().await).contains(since) && by == "ann", "{reasons:?}");
+    assert_eq!(reasons[0].to_string(), format!("its queue is paused since {since} by ann"));
     rig.quell.queue("pause").pause().await?;
-    assert_eq!(rig.reasons(job).await, [WaitReason::QueuePaused]);
+    assert_eq!(rig.reasons(job).await, reasons, "it stays paused");
     let job = rig.accept(Rig::trigger_in("gone")).await;
     rig.quell.queue("gone").delete().await?;
     assert_eq!(rig.reasons(job).await, [WaitReason::QueueDeleted]);

@@ -277,11 +277,13 @@ impl World {
                 Operation::CancelKey => actions.extend(keys().map(Action::CancelKey)),
                 Operation::Flush => actions.extend(keys().map(Action::Flush)),
                 Operation::Prune => actions.push(Action::Prune),
-                Operation::Pause => actions
-                    .push(Action::Queue(QueueSettings { paused: !settings.paused, ..settings })),
+                Operation::Pause => actions.push(Action::Queue(QueueSettings {
+                    paused: !settings.paused,
+                    ..settings.clone()
+                })),
                 Operation::Limit => actions.push(Action::Queue(QueueSettings {
                     concurrency: if settings.concurrency.is_none() { Some(1) } else { None },
-                    ..settings
+                    ..settings.clone()
                 })),
             }
         }

@@ -50,7 +50,8 @@ impl Operator {
     /// Pauses the task of orders, or resumes it.
     pub(super) async fn pause_task(&mut self, paused: bool) {
         let called = now();
-        let (task, settings) = (TaskName::new(ORDER).unwrap(), TaskSettings { paused });
+        let (task, settings) =
+            (TaskName::new(ORDER).unwrap(), TaskSettings::default().paused(paused));
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = self.store.set_task(&task, &settings).await {
             assert!(Instant::now() < deadline, "task {task} cannot be set: {error}");
