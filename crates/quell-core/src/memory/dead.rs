@@ -1,54 +1,11 @@
 //! Dead jobs in the memory store (R25, R26).
 
-use async_trait::async_trait;
-
+use super::Event;
 use super::state::State;
-use super::{Event, MemoryStore};
 use crate::dedup::{Hold, HoldUntil};
 use crate::{
-    DeadExport, DeadFilter, DeadJobs, DeadPlace, Imported, Job, JobId, JobState, Now, Redrive,
-    Result, SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    DeadExport, DeadFilter, DeadPlace, Imported, Job, JobId, JobState, Redrive, Result, SettledAs,
 };
-
-#[async_trait]
-impl DeadJobs for MemoryStore {
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        Ok(self.locked().dead(filter))
-    }
-
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        let all = DeadFilter { before: None, ..filter.clone() };
-        let count = self.locked().all_jobs().filter(|job| all.matches(job)).count();
-        Ok(u64::try_from(count).unwrap_or(u64::MAX))
-    }
-
-    async fn exports(&self, ids: &[JobId]) -> Result<Vec<DeadExport>> {
-        let state = self.locked();
-        Ok(ids.iter().take(DeadFilter::MAX_PAGE).filter_map(|id| state.export(*id)).collect())
-    }
-
-    async fn discard(&self, now: Now, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
-        Ok(self.step(now, |state| {
-            ids.iter().copied().filter(|id| state.discard(*id, reason)).collect()
-        }))
-    }
-
-    async fn import_dead(&self, now: Now, exports: &[DeadExport]) -> Result<Vec<Imported>> {
-        Ok(self.step(now, |state| exports.iter().map(|export| state.import(export)).collect()))
-    }
-}
-
-/// Rows in memory are values: none is ever unreadable.
-#[async_trait]
-impl UnreadableJobs for MemoryStore {
-    async fn unreadable(&self, _: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        Ok(Vec::new())
-    }
-
-    async fn restore(&self, _: Option<Timestamp>, _: &[JobId]) -> Result<Vec<JobId>> {
-        Ok(Vec::new())
-    }
-}
 
 impl State {
     pub(super) fn redrive(&mut self, redrive: &Redrive) -> Result<SettledAs> {
@@ -79,7 +36,7 @@ impl State {
         self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
     }
 
-    fn dead(&self, filter: &DeadFilter) -> Vec<Job> {
+    pub(super) fn dead(&self, filter: &DeadFilter) -> Vec<Job> {
         let mut dead: Vec<&Job> = self.all_jobs().filter(|job| filter.matches(job)).collect();
         dead.sort_by_key(|job| std::cmp::Reverse(DeadPlace::of(job)));
         dead.into_iter().take(filter.page()).cloned().collect()
