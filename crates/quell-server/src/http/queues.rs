@@ -111,7 +111,7 @@ pub(super) async fn put(
     } else {
         queue.set(&settings).await?;
     }
-    Ok(tagged(shown(&name, settings)))
+    kept(&api, &name, settings).await
 }
 
 /// `PATCH /v1/queues/{name}`: the fields that are given; null takes one away.
@@ -255,11 +255,17 @@ async fn change(
         etag::check(headers, Some(&shown(name, settings.clone())))?;
         change(settings)
     };
-    let queue = api.quell.queue(name.as_str());
-    let settings = queue.change(checked).await?;
-    // The store notes since when it is paused.
-    let settings =
-        if settings.paused { queue.settings().await?.unwrap_or(settings) } else { settings };
+    let settings = api.quell.queue(name.as_str()).change(checked).await?;
+    kept(api, name, settings).await
+}
+
+/// What a change answers: of a paused queue, what the store has on record of the pause, too.
+async fn kept(
+    api: &Api,
+    name: &QueueName,
+    settings: QueueSettings,
+) -> Result<Tagged<view::Queue>, ApiError> {
+    let settings = if settings.paused { known(api, name).await? } else { settings };
     Ok(tagged(shown(name, settings)))
 }
 

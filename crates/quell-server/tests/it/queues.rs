@@ -107,6 +107,13 @@ async fn r32_settings_are_replaced_by_who_has_seen_them() {
     let (status, _) = send(Method::PATCH, path, &tag(path).await, r#"{"paused":true}"#).await;
     assert_eq!((status, &served.get(path).await.1["concurrency"]), (200, &json!(2)));
     assert_eq!(send(Method::PUT, "/v1/queues/new", "*", "{}").await.0, 412, "there is none");
+    let (paused, open) = (r#"{"paused":true}"#, "{}");
+    for (method, body) in [(Method::PUT, open), (Method::PUT, paused), (Method::PATCH, paused)] {
+        let request = served.request(method, path).header("content-type", "application/json");
+        let response = request.body(body).send().await.unwrap();
+        let answered = response.headers()["etag"].to_str().unwrap().to_owned();
+        assert_eq!(answered, tag(path).await, "the answer has the tag of what is there: {body}");
+    }
 
     let path = "/v1/tasks/now";
     let read = tag(path).await;
