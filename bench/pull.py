@@ -17,11 +17,11 @@ import asyncio
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
+
+from serving import serving
 
 CONNECTIONS = 64
 JOBS = 100_000
@@ -149,20 +149,11 @@ def pull(port, how, label):
 def main():
     program = os.path.abspath(sys.argv[1])
     seconds = int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/quell.toml", "w") as file:
-            file.write(CONFIG.format(folder=folder))
-        command = [program, "serve", "--config", f"{folder}/quell.toml"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
-            for size in (1, 10, 100):
-                asyncio.run(trigger(port, size, seconds))
-            pull(port, bare, "bare requests")
-            pull(port, by_client, "the client for Python")
-        finally:
-            server.terminate()
-            server.wait()
+    with serving(program, CONFIG) as port:
+        for size in (1, 10, 100):
+            asyncio.run(trigger(port, size, seconds))
+        pull(port, bare, "bare requests")
+        pull(port, by_client, "the client for Python")
 
 
 if __name__ == "__main__":

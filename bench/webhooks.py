@@ -13,10 +13,10 @@ import hashlib
 import hmac
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
+
+from serving import serving
 
 SECRET = "bench"
 CONFIG = """
@@ -89,19 +89,8 @@ def main():
     program = os.path.abspath(sys.argv[1])
     rate = int(sys.argv[2]) if len(sys.argv) > 2 else 200
     seconds = int(sys.argv[3]) if len(sys.argv) > 3 else 20
-    with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/secret", "w") as file:
-            file.write(SECRET)
-        with open(f"{folder}/quell.toml", "w") as file:
-            file.write(CONFIG.format(folder=folder))
-        command = [program, "serve", "--config", f"{folder}/quell.toml"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
-            asyncio.run(measure(port, rate, seconds))
-        finally:
-            server.terminate()
-            server.wait()
+    with serving(program, CONFIG, secret=SECRET) as port:
+        asyncio.run(measure(port, rate, seconds))
 
 
 main()

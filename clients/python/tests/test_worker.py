@@ -121,6 +121,18 @@ class Suite:
         self.kits.append(kit)
         return kit
 
+    def begin(self, style, **options):
+        """A job whose handler runs until it is cancelled, or until `release` is set."""
+        kit, started, release = self.kit(**options), [], threading.Event()
+        if style == "heed":
+            kit.heed("t", started)
+        else:
+            kit.block("t", started, release)
+        job = self.server.add("t")
+        kit.start()
+        self.wait(lambda: started)
+        return kit, job, started, release
+
     def wait(self, condition, seconds=20):
         self.server.wait_for(condition, seconds)
 
@@ -307,14 +319,7 @@ class Suite:
     def test_a_lost_lease_cancels_the_handler_and_drops_its_report(self):
         for style in ("heed", "block"):
             with self.subTest(style):
-                kit, started, release = self.kit(lease=1), [], threading.Event()
-                if style == "heed":
-                    kit.heed("t", started)
-                else:
-                    kit.block("t", started, release)
-                job = self.server.add("t")
-                kit.start()
-                self.wait(lambda: started)
+                kit, job, started, release = self.begin(style, lease=1)
                 self.server.lose(job)
                 self.wait(lambda: started[0].cancelled.is_set())
                 release.set()
@@ -473,14 +478,7 @@ class Suite:
     def test_the_end_of_the_grace_cancels_and_releases(self):
         for style in ("heed", "block"):
             with self.subTest(style):
-                kit, started, release = self.kit(grace=0.3), [], threading.Event()
-                if style == "heed":
-                    kit.heed("t", started)
-                else:
-                    kit.block("t", started, release)
-                job = self.server.add("t")
-                kit.start()
-                self.wait(lambda: started)
+                kit, job, started, release = self.begin(style, grace=0.3)
                 kit.worker.stop()
                 self.wait(lambda: job.settlements)
                 self.assertTrue(started[0].cancelled.is_set())

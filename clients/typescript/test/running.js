@@ -1,6 +1,7 @@
 // Servers and workers of tests: at the end of its test a worker stops, and then its server.
 
 import { Quell } from "../src/index.js";
+import { aborted } from "./conditions.js";
 import { FakeServer } from "./fake-server.js";
 
 /** @type {WeakMap<FakeServer, any[]>} */
@@ -34,4 +35,15 @@ export function work(server, handlers, options = {}) {
   running.catch(() => {});
   WORKERS.get(server).push(worker);
   return { worker, running, errors };
+}
+
+/** A handler that runs until it is aborted, keeps the reason, and ends as `end` does. */
+export function heeding(end) {
+  const heeding = {
+    handler: async (_, attempt) => {
+      heeding.reason = await aborted(attempt.signal);
+      return end(heeding.reason);
+    },
+  };
+  return heeding;
 }

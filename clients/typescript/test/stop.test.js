@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import test from "node:test";
 import { Quell } from "../src/index.js";
 import { aborted, deferred, until } from "./conditions.js";
-import { serve, work } from "./running.js";
+import { heeding, serve, work } from "./running.js";
 
 test("stop lets handlers finish, claims nothing more, and leaves", async (t) => {
   const server = await serve(t);
@@ -35,20 +35,11 @@ test("stop lets handlers finish, claims nothing more, and leaves", async (t) => 
 test("jobs that run beyond the grace are aborted and released", async (t) => {
   const server = await serve(t);
   const job = server.add("echo", "1");
-  let reason;
-  const { worker } = work(
-    server,
-    {
-      echo: async (_, attempt) => {
-        reason = await aborted(attempt.signal);
-        return new Promise(() => {});
-      },
-    },
-    { graceMs: 300 },
-  );
+  const heeded = heeding(() => new Promise(() => {}));
+  const { worker } = work(server, { echo: heeded.handler }, { graceMs: 300 });
   await until("it runs", () => worker.busy === 1);
   await worker.stop();
-  assert.equal(reason.reason, "shutdown");
+  assert.equal(heeded.reason.reason, "shutdown");
   assert.deepEqual(
     [job.state, job.attempts, job.settlements[0].outcome],
     ["scheduled", 0, "released"],

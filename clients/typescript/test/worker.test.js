@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { Cancel, JobAborted, JsonText, Permanent, Quell, Retry, Snooze } from "../src/index.js";
 import { aborted, deferred, until } from "./conditions.js";
-import { serve, work } from "./running.js";
+import { heeding, serve, work } from "./running.js";
 
 test("a worker runs a job and settles its output", async (t) => {
   const server = await serve(t);
@@ -133,21 +133,14 @@ test("a handler that never returns frees its slot after the grace", async (t) =>
 test("a cancelled job aborts the handler, and nothing is settled", async (t) => {
   const server = await serve(t);
   const job = server.add("echo", "1");
-  let reason;
-  const { worker } = work(
-    server,
-    {
-      echo: async (_, attempt) => {
-        reason = await aborted(attempt.signal);
-        throw reason;
-      },
-    },
-    { leaseMs: 1_000 },
-  );
+  const heeded = heeding((reason) => {
+    throw reason;
+  });
+  const { worker } = work(server, { echo: heeded.handler }, { leaseMs: 1_000 });
   await until("it runs", () => job.state === "running");
   server.cancel(job.id);
-  await until("the handler is aborted", () => reason);
-  assert.equal(reason.reason, "lost");
+  await until("the handler is aborted", () => heeded.reason);
+  assert.equal(heeded.reason.reason, "lost");
   await until("its slot is free", () => worker.busy === 0);
   assert.equal(server.of("settle").length, 0);
 });

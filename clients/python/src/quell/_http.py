@@ -16,16 +16,9 @@ import threading
 import time
 from urllib.parse import urlsplit
 
+from . import errors
 from ._json import loads
-from .errors import (
-    NotFound,
-    QuellError,
-    Refused,
-    ServerError,
-    Unauthorized,
-    Unavailable,
-    UnknownOutcome,
-)
+from .errors import QuellError
 
 VERSION = "quell-python/0.1.0"
 CONNECT_TIMEOUT = 5.0
@@ -134,7 +127,7 @@ class Transport:
             return response.status, response.getheader("retry-after"), content.decode()
         except (OSError, http.client.HTTPException, ValueError) as error:
             name = type(error).__name__
-            raise UnknownOutcome(f"{method} {path}: no valid response: {name}: {error}") from error
+            raise errors.UnknownOutcome(f"{method} {path}: no valid response: {name}: {error}") from error
 
     def _take(self, timeout: float) -> http.client.HTTPConnection:
         while (popped := self._pop()) is not None:
@@ -152,7 +145,7 @@ class Transport:
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             server = f"{self._host}:{connection.port}"
-            raise Unavailable(f"cannot connect to {server}: {error}") from error
+            raise errors.Unavailable(f"cannot connect to {server}: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -232,11 +225,11 @@ def problem(status: int, text: str, retry_after: str | None = None) -> QuellErro
 
 def _class_of(status: int) -> type[QuellError]:
     if status in (429, 503):
-        return Unavailable
+        return errors.Unavailable
     if status in (408, 502, 504):
-        return UnknownOutcome
+        return errors.UnknownOutcome
     if status in (401, 403):
-        return Unauthorized
+        return errors.Unauthorized
     if status == 404:
-        return NotFound
-    return Refused if 400 <= status < 500 else ServerError
+        return errors.NotFound
+    return errors.Refused if 400 <= status < 500 else errors.ServerError

@@ -1,0 +1,22 @@
+"""A server of Quell for as long as a bench measures it."""
+
+import contextlib
+import subprocess
+import tempfile
+
+
+@contextlib.contextmanager
+def serving(program, config, **files):
+    """Serve `config`, in which `{folder}` is a new folder that holds `files`; yield the port."""
+    with tempfile.TemporaryDirectory() as folder:
+        files["quell.toml"] = config.format(folder=folder)
+        for name, text in files.items():
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(text)
+        command = [program, "serve", "--config", f"{folder}/quell.toml"]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            yield int(server.stdout.readline().rsplit(":", 1)[1])
+        finally:
+            server.terminate()
+            server.wait()
