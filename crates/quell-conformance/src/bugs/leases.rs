@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_core::heartbeat::WorkerRow;
 use quell_core::history::Event;
 use quell_core::{
     Answer, AttemptOutcome, ClaimedJob, Failure, FailureKind, Operation, Outcome, Result, Store,
@@ -15,6 +16,14 @@ fn claimed(answer: Result<Answer>, change: impl FnMut(&mut ClaimedJob)) -> Resul
     let mut answer = answer?;
     if let Answer::Claim(claimed) = &mut answer {
         claimed.jobs.iter_mut().for_each(change);
+    }
+    Ok(answer)
+}
+
+fn listed(answer: Result<Answer>, change: impl FnOnce(&mut Vec<WorkerRow>)) -> Result<Answer> {
+    let mut answer = answer?;
+    if let Answer::Workers(workers) = &mut answer {
+        change(&mut workers.rows);
     }
     Ok(answer)
 }
@@ -152,13 +161,7 @@ pub(super) const BUGS: &[Bug] = &[
             "r25_workers_are_listed_until_they_stop_or_stay_away",
             "r15_r25_a_worker_row_names_the_tasks_of_its_worker",
         ],
-        bends: &[Bend::Answer(|_, _, _, answer| {
-            let mut answer = answer?;
-            if let Answer::Workers(workers) = &mut answer {
-                workers.rows.clear();
-            }
-            Ok(answer)
-        })],
+        bends: &[Bend::Answer(|_, _, _, answer| listed(answer, Vec::clear))],
         ..Bug::new("ForgetsWorkers", 25, "workers are not listed")
     },
     Bug {
@@ -167,11 +170,7 @@ pub(super) const BUGS: &[Bug] = &[
             "r15_r25_a_worker_row_names_the_tasks_of_its_worker",
         ],
         bends: &[Bend::Answer(|_, _, _, answer| {
-            let mut answer = answer?;
-            if let Answer::Workers(workers) = &mut answer {
-                workers.rows.iter_mut().for_each(|row| row.tasks = None);
-            }
-            Ok(answer)
+            listed(answer, |rows| rows.iter_mut().for_each(|row| row.tasks = None))
         })],
         ..Bug::new("ForgetsTasksOfWorkers", 15, "the tasks of workers are not kept")
     },

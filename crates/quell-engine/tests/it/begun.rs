@@ -18,6 +18,8 @@ use quell_engine::{
     Tally, Time,
 };
 
+use crate::over_maps::over_maps;
+
 /// Maps whose commits leave that index as it is, as long as the flag says so.
 #[derive(Debug)]
 struct Earlier {
@@ -25,34 +27,7 @@ struct Earlier {
     is_earlier: Arc<AtomicBool>,
 }
 
-#[async_trait]
-impl Backend for Earlier {
-    type Tx = <Maps as Backend>::Tx;
-
-    fn capabilities(&self) -> Capabilities {
-        self.maps.capabilities()
-    }
-
-    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Self::Tx>> {
-        self.maps.begin(time, access).await
-    }
-
-    async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {
-        self.maps.ids_above(tx, above, jobs).await
-    }
-
-    async fn load(
-        &self,
-        tx: &mut Self::Tx,
-        names: &BTreeSet<RowName>,
-    ) -> Result<Vec<(RowName, Row)>> {
-        self.maps.load(tx, names).await
-    }
-
-    async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>> {
-        self.maps.scan(tx, scans).await
-    }
-
+over_maps!(Earlier {
     async fn commit(
         &self,
         tx: Self::Tx,
@@ -65,23 +40,7 @@ impl Backend for Earlier {
         }
         self.maps.commit(tx, changes, news).await
     }
-
-    async fn load_aside(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Row>> {
-        self.maps.load_aside(tx, id).await
-    }
-
-    async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>> {
-        self.maps.load_in_part(tx, id).await
-    }
-
-    async fn counts(&self, tx: &mut Self::Tx) -> Result<Tally> {
-        self.maps.counts(tx).await
-    }
-
-    async fn checkup(&self) -> Result<Checkup> {
-        self.maps.checkup().await
-    }
-}
+});
 
 fn rig() -> (Rig, Arc<AtomicBool>) {
     let is_earlier = Arc::<AtomicBool>::default();

@@ -22,6 +22,8 @@ use quell_engine::{
     Taken, Tally, TasksOf, Time,
 };
 
+use crate::over_maps::over_maps;
+
 /// Maps that take every second hot operation by themselves, and show what each commit changes.
 #[derive(Debug)]
 struct Watched {
@@ -45,34 +47,7 @@ impl Watched {
     }
 }
 
-#[async_trait]
-impl Backend for Watched {
-    type Tx = <Maps as Backend>::Tx;
-
-    fn capabilities(&self) -> Capabilities {
-        self.maps.capabilities()
-    }
-
-    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Self::Tx>> {
-        self.maps.begin(time, access).await
-    }
-
-    async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {
-        self.maps.ids_above(tx, above, jobs).await
-    }
-
-    async fn load(
-        &self,
-        tx: &mut Self::Tx,
-        names: &BTreeSet<RowName>,
-    ) -> Result<Vec<(RowName, Row)>> {
-        self.maps.load(tx, names).await
-    }
-
-    async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>> {
-        self.maps.scan(tx, scans).await
-    }
-
+over_maps!(Watched {
     async fn commit(
         &self,
         tx: Self::Tx,
@@ -84,22 +59,6 @@ impl Backend for Watched {
         }
         *self.changed.lock().unwrap() = changes.clone();
         self.maps.commit(tx, changes, news).await
-    }
-
-    async fn load_aside(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Row>> {
-        self.maps.load_aside(tx, id).await
-    }
-
-    async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>> {
-        self.maps.load_in_part(tx, id).await
-    }
-
-    async fn counts(&self, tx: &mut Self::Tx) -> Result<Tally> {
-        self.maps.counts(tx).await
-    }
-
-    async fn checkup(&self) -> Result<Checkup> {
-        self.maps.checkup().await
     }
 
     async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
@@ -141,7 +100,7 @@ impl Backend for Watched {
         let Some(hot) = self.turn() else { return Ok(None) };
         Steps::next_due(hot, now, queue, tasks).await.map(Some)
     }
-}
+});
 
 impl Watched {
     /// The engine that takes the next hot operation; none where it declines.

@@ -3,6 +3,7 @@
 
 mod begun;
 mod hot;
+mod over_maps;
 
 use std::sync::{Arc, OnceLock};
 
