@@ -258,6 +258,15 @@ pub type Taken<A> = Result<Option<(A, Notifications)>>;
 /// A queue, and tasks of it.
 pub type TasksOf<'q> = (&'q QueueName, &'q [TaskName]);
 
+/// What an upkeep removes at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Removal<'r> {
+    /// How long what has ended is kept.
+    pub retention: &'r Retention,
+    /// How many rows of each kind may go.
+    pub limit: usize,
+}
+
 /// A step that has begun.
 #[derive(Debug)]
 pub struct Beginning<Tx> {
@@ -657,13 +666,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
-    async fn hot_prune(
-        &self,
-        now: Now,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Option<Pruned>> {
-        let _unused = (now, retention, limit);
+    async fn hot_prune(&self, now: Now, removal: Removal<'_>) -> Result<Option<Pruned>> {
+        let _unused = (now, removal);
         Ok(None)
     }
 

@@ -23,7 +23,7 @@ use quell_core::{
 };
 use tracing::{error, warn};
 
-use crate::backend::{Access, Backend, Time, contended};
+use crate::backend::{Access, Backend, Removal, Time, contended};
 use crate::backoff::{Backoff, Contention};
 use crate::known::Known;
 use crate::step::{Step, is_too_large, is_too_much, step};
@@ -415,7 +415,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn prune(&self, now: Now, retention: &Retention, limit: usize) -> Result<Pruned> {
-        if let Some(pruned) = self.backend.hot_prune(now, retention, limit).await? {
+        if let Some(pruned) = self.backend.hot_prune(now, Removal { retention, limit }).await? {
             return Ok(pruned);
         }
         if let Err(error) = self.backend.tidy().await {

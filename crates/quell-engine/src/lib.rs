@@ -32,7 +32,7 @@ mod upkeep;
 
 pub use backend::{
     Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Lanes, Note, Part, Place,
-    Running, Scan, Seen, Taken, Tally, TasksOf, Time, add_to,
+    Removal, Running, Scan, Seen, Taken, Tally, TasksOf, Time, add_to,
 };
 pub use ends::EndWaiters;
 pub use engine::{Engine, caller_error, publish};

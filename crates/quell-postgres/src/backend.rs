@@ -14,12 +14,12 @@ use quell_core::history::Sink;
 use quell_core::part::{Ids, Notifications};
 use quell_core::{
     Batch, Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location,
-    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement,
-    TaskName, Timestamp, WakeHub,
+    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, TaskName,
+    Timestamp, WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally,
-    TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Removal, Row, RowName, Scan, Seen, Taken,
+    Tally, TasksOf, Time,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -326,12 +326,8 @@ impl Backend for PostgresBackend {
         Ok(Some(next))
     }
 
-    async fn hot_prune(
-        &self,
-        now: Now,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Option<Pruned>> {
+    async fn hot_prune(&self, now: Now, removal: Removal<'_>) -> Result<Option<Pruned>> {
+        let Removal { retention, limit } = removal;
         self.remove_expired(now, retention, limit).await.map(Some)
     }
 }

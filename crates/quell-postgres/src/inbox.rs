@@ -72,7 +72,8 @@ async fn put(
 }
 
 /// Ends a running attempt well inside the caller's transaction (R22): its effects and the end of
-/// the job commit together, or neither does. `now` is virtual time, for tests.
+/// the job commit together, or neither does. `now` is virtual time, for tests. `output` is what the
+/// handler returned (R19), which the caller has checked.
 ///
 /// # Errors
 /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
@@ -81,29 +82,6 @@ async fn put(
 /// store, or inside a savepoint, which could be rolled back alone and would take the fence with it.
 /// Else what the database says.
 pub async fn settle_in(
-    db: &mut PgConnection,
-    store: &Location,
-    lease: &Lease,
-    now: Now,
-) -> Result<()> {
-    end(db, store, lease, now, None).await
-}
-
-/// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
-///
-/// # Errors
-/// As [`settle_in`].
-pub async fn settle_in_with(
-    db: &mut PgConnection,
-    store: &Location,
-    lease: &Lease,
-    now: Now,
-    output: &Payload,
-) -> Result<()> {
-    end(db, store, lease, now, Some(output)).await
-}
-
-async fn end(
     db: &mut PgConnection,
     store: &Location,
     lease: &Lease,

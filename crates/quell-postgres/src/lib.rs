@@ -61,7 +61,7 @@ mod workers;
 mod write;
 
 pub use hosts::TargetSessionAttrs;
-pub use inbox::{settle_in, settle_in_with, trigger_in, trigger_in_silently};
+pub use inbox::{settle_in, trigger_in, trigger_in_silently};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;
 

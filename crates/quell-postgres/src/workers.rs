@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quell_core::heartbeat::{Heartbeat, MOST_QUEUES, WorkerRow, longest_gap};
 use quell_core::{Result, Timestamp, WorkerId};
+use quell_engine::sql::decode_names;
 use serde::Serialize;
 use sqlx::postgres::PgRow;
 
@@ -51,11 +52,7 @@ pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> Result<Pg
 /// A row of [`worker_columns`].
 pub(crate) fn decode_worker(row: &PgRow) -> Result<WorkerRow> {
     let name: &str = get(row, 0)?;
-    let queues = serde_json::from_str(get(row, 5)?)
-        .map_err(|error| corrupt(format_args!("the queues of worker {name}: {error}")))?;
-    let tasks = get::<Option<&str>, _>(row, 12)?.map(serde_json::from_str).transpose();
-    let tasks =
-        tasks.map_err(|error| corrupt(format_args!("the tasks of worker {name}: {error}")))?;
+    let (queues, tasks) = decode_names(name, get(row, 5)?, get(row, 12)?)?;
     Ok(WorkerRow {
         worker: WorkerId::new(name)?,
         incarnation: wide(row, 1)?,

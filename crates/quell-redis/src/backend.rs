@@ -16,12 +16,12 @@ use quell_core::history::Event;
 use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue, Now,
-    Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
-    Timestamp, WorkerId,
+    Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, TaskName, Timestamp,
+    WorkerId,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
-    Tally, TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Part, Removal, Row, RowName, Running, Scan,
+    Seen, Taken, Tally, TasksOf, Time,
 };
 use quell_shards::SettledAnswers;
 
@@ -319,12 +319,8 @@ impl Backend for RedisBackend {
         self.read_overview(now.into()).await.map(Some)
     }
 
-    async fn hot_prune(
-        &self,
-        now: Now,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Option<Pruned>> {
+    async fn hot_prune(&self, now: Now, removal: Removal<'_>) -> Result<Option<Pruned>> {
+        let Removal { retention, limit } = removal;
         self.prune_ticks(now.into(), retention, limit).await
     }
 }

@@ -10,7 +10,7 @@ use crate::commit::{absorbed_by, lane_member, starts_field};
 use crate::keys::{Keys, member, task_key};
 use crate::known::Lane;
 use crate::open::Open;
-use crate::scan::{id_of, member_of, score_of};
+use crate::scan::{Sorted, id_of, member_of, score_of};
 use crate::turns::begun_member;
 use crate::writes::Writes;
 
@@ -75,7 +75,7 @@ impl Writes {
             return Some((keys.begun(queue), begun_member(id, &line?)));
         }
         let Index::Line(queue, task) = index else {
-            return set_of(keys, index).zip(member_of(name));
+            return Sorted::of(keys, index).map(|set| set.key).zip(member_of(name));
         };
         let id = id_of(name)?;
         let lane = Lane { queue: queue.clone(), task: task.clone(), priority: place.rank.0 };
@@ -126,27 +126,6 @@ impl Writes {
             (_, None) => {}
         }
     }
-}
-
-/// The sorted set of an index; none for one that is none.
-fn set_of(keys: &Keys, index: &Index) -> Option<String> {
-    Some(match index {
-        Index::Leases => keys.leases(),
-        Index::Waiting => keys.waiting(),
-        Index::Ended => keys.ended(),
-        Index::Dead => keys.dead(),
-        Index::Unreadable => keys.unreadable(),
-        Index::Closed((task, key)) => keys.closed(task, key),
-        Index::Expiry => keys.expiry(),
-        Index::Plan => keys.plan(),
-        Index::Line(..)
-        | Index::Begun(_)
-        | Index::Of(_)
-        | Index::Ticks
-        | Index::Fired(_)
-        | Index::Jobs
-        | Index::Rows(_) => return None,
-    })
 }
 
 /// The score of a row in the sorted set of an index.

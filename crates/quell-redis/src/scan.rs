@@ -14,7 +14,7 @@ use quell_engine::{Entry, Index, Kind, Note, Place, RowName, Scan, Seen};
 
 use crate::commit::absorbed_by;
 use crate::entries::expiry_name;
-use crate::keys::{member, split_task_key};
+use crate::keys::{Keys, member, split_task_key};
 use crate::look::{Read, Score, job_of, read_fields};
 use crate::open::{Cell, Open};
 use crate::portions::Order;
@@ -24,8 +24,8 @@ use crate::row::{StoredAside, corrupt};
 const PORTION: usize = 1_001;
 
 /// An index that is a sorted set.
-struct Sorted {
-    key: String,
+pub(crate) struct Sorted {
+    pub(crate) key: String,
     order: Order,
     of: fn(&str) -> Result<RowName>,
 }
@@ -60,8 +60,8 @@ pub(crate) fn name_of(member: &str) -> Result<RowName> {
 }
 
 impl Sorted {
-    fn of(open: &Open, index: &Index) -> Option<Self> {
-        let keys = open.keys();
+    /// The sorted set of an index; none for one that is none.
+    pub(crate) fn of(keys: &Keys, index: &Index) -> Option<Self> {
         let jobs = |key, order| Some(Sorted { key, order, of: job_name });
         match index {
             Index::Leases => jobs(keys.leases(), Order::Lowest),
@@ -121,7 +121,7 @@ struct Walk<'s> {
 
 impl<'s> Walk<'s> {
     fn new(open: &Open, scan: &'s Scan) -> Option<Self> {
-        let sorted = Sorted::of(open, &scan.index)?;
+        let sorted = Sorted::of(open.keys(), &scan.index)?;
         let (first, last) = (Score::Min, Score::Max);
         let bound = |at: Option<Timestamp>, end| at.map_or(end, Score::At);
         let from = match (&scan.after, sorted.order) {

@@ -17,12 +17,11 @@ use quell_core::part::{Ids, Notifications};
 use quell_core::touched::Needs;
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken, NextDue, Now,
-    Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, Timestamp,
-    WakeHub,
+    Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, Timestamp, WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally,
-    TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Removal, Row, RowName, Scan, Seen, Taken,
+    Tally, TasksOf, Time,
 };
 use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
@@ -365,12 +364,8 @@ impl Backend for SqliteBackend {
 
     /// Removes expired dedup keys where there are many and nothing else is old: a caller that triggers with
     /// keys leaves one for each trigger. Answers, too, where a look shows that there is nothing to remove.
-    async fn hot_prune(
-        &self,
-        now: Now,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Option<Pruned>> {
+    async fn hot_prune(&self, now: Now, removal: Removal<'_>) -> Result<Option<Pruned>> {
+        let Removal { retention, limit } = removal;
         if !self.has_hot_paths {
             return Ok(None);
         }

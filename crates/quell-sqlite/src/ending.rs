@@ -17,7 +17,8 @@ use crate::row::{get, signed};
 const WHAT: &str = "settle in the transaction";
 
 /// Ends a running attempt well inside the caller's transaction (R22): its effects and the end of
-/// the job commit together, or neither does. `now` is virtual time, for tests.
+/// the job commit together, or neither does. `now` is virtual time, for tests. `output` is what the
+/// handler returned (R19), which the caller has checked.
 ///
 /// SQLite has one writer: from here to the end of the transaction, other writers of the file wait,
 /// Quell among them, for their busy timeout at the longest. So settle last and commit soon. Begin
@@ -32,29 +33,6 @@ const WHAT: &str = "settle in the transaction";
 /// fence. SQLite does not report one that the caller's own SQL opened: settle outside of those. Else
 /// what the database says.
 pub async fn settle_in(
-    db: &mut SqliteConnection,
-    store: &Location,
-    lease: &Lease,
-    now: Now,
-) -> Result<()> {
-    end(db, store, lease, now, None).await
-}
-
-/// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
-///
-/// # Errors
-/// As [`settle_in`].
-pub async fn settle_in_with(
-    db: &mut SqliteConnection,
-    store: &Location,
-    lease: &Lease,
-    now: Now,
-    output: &Payload,
-) -> Result<()> {
-    end(db, store, lease, now, Some(output)).await
-}
-
-async fn end(
     db: &mut SqliteConnection,
     store: &Location,
     lease: &Lease,

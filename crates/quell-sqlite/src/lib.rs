@@ -43,7 +43,7 @@ mod write;
 
 #[doc(hidden)]
 pub use clock::ClockOffset;
-pub use ending::{settle_in, settle_in_with};
+pub use ending::settle_in;
 pub use inbox::trigger_in;
 #[doc(hidden)]
 pub use options::StepCounter;

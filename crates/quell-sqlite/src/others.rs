@@ -9,7 +9,7 @@ use quell_core::heartbeat::WorkerRow;
 use quell_core::queue::Pause;
 use quell_core::schedule::{ScheduleInfo, ScheduleState, Tick, TickedBy};
 use quell_core::{AlertName, AlertState, JobId, Result, ScheduleName, Timestamp, WorkerId};
-use quell_engine::sql::decode_schedule;
+use quell_engine::sql::{decode_names, decode_schedule};
 use quell_engine::{Paused, Row, RowName};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -96,11 +96,7 @@ pub(crate) async fn load_workers(db: &mut SqliteConnection, names: &[&RowName]) 
 
 fn decode_worker(row: &SqliteRow) -> Result<WorkerRow> {
     let name: &str = get(row, 0)?;
-    let queues = serde_json::from_str(get(row, 5)?)
-        .map_err(|error| corrupt(format_args!("the queues of worker {name}: {error}")))?;
-    let tasks = get::<Option<&str>, _>(row, 12)?.map(serde_json::from_str).transpose();
-    let tasks =
-        tasks.map_err(|error| corrupt(format_args!("the tasks of worker {name}: {error}")))?;
+    let (queues, tasks) = decode_names(name, get(row, 5)?, get(row, 12)?)?;
     let lease: i64 = get(row, 7)?;
     Ok(WorkerRow {
         worker: WorkerId::new(name)?,

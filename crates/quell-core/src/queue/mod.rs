@@ -7,9 +7,11 @@
 mod claim;
 pub mod limit;
 pub mod line;
+mod pause;
 pub mod poll;
 mod settings;
 pub mod turn;
 
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
-pub use settings::{PartitionOrder, Pause, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use pause::Pause;
+pub use settings::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::pause::{check_paused_by, splits_pause};
 use crate::setters::setters;
 use crate::window::Thresholds;
 use crate::{Error, QueueName, Result, TaskName, Timestamp};
@@ -95,6 +96,7 @@ setters!(QueueSettings {
     paused_by? String,
     debounce? Thresholds,
 });
+splits_pause!(QueueSettings);
 
 impl QueueSettings {
     /// The most bytes of [`paused_by`](field@Self::paused_by).
@@ -178,21 +180,6 @@ impl QueueSettings {
         settings
     }
 
-    /// The settings without the pause on record, and that pause. A store of several versions keeps both
-    /// apart.
-    #[must_use]
-    pub fn split_pause(&self) -> (Self, Option<Pause>) {
-        let (since, by) = (self.paused_since, self.paused_by.clone());
-        (self.clone().with_pause(None), since.map(|since| Pause { since, by }))
-    }
-
-    /// The settings with what is on record of their pause. What is not paused has none.
-    #[must_use]
-    pub fn with_pause(self, pause: Option<Pause>) -> Self {
-        let (since, by) = Pause::of(self.paused, pause);
-        QueueSettings { paused_since: since, paused_by: by, ..self }
-    }
-
     /// Whether a settlement may make room for another start.
     #[must_use]
     pub fn limits_concurrency(&self) -> bool {
@@ -210,34 +197,6 @@ impl QueueSettings {
     #[must_use]
     pub fn limits_partitions(&self) -> bool {
         self.is_strict() || self.partition_concurrency.is_some() || self.partition_rate.is_some()
-    }
-}
-
-/// Since when a queue or a task is paused, and by whom (R33).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Pause {
-    /// The store's time of the step that paused it.
-    pub since: Timestamp,
-    /// The words of the caller, where there were any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<String>,
-}
-
-impl Pause {
-    fn of(paused: bool, pause: Option<Pause>) -> (Option<Timestamp>, Option<String>) {
-        pause.filter(|_| paused).map(|pause| (Some(pause.since), pause.by)).unwrap_or_default()
-    }
-}
-
-fn check_paused_by(by: Option<&str>) -> Result<()> {
-    const MOST: usize = QueueSettings::MOST_PAUSED_BY;
-    match by.map(str::len) {
-        Some(bytes) if bytes > MOST => {
-            let message =
-                format!("paused_by has {bytes} bytes, and {MOST} is the limit: shorten it");
-            Err(Error::invalid("paused_by", message))
-        }
-        Some(_) | None => Ok(()),
     }
 }
 
@@ -294,6 +253,7 @@ setters!(TaskSettings {
     paused: bool,
     paused_by? String,
 });
+splits_pause!(TaskSettings);
 
 impl TaskSettings {
     /// Refuses what cannot be meant (R40).
@@ -312,20 +272,6 @@ impl TaskSettings {
             Some(before) => before.clone(),
             None => TaskSettings { paused_since: Some(now), ..self.clone() },
         }
-    }
-
-    /// The settings and the pause on record, as [`QueueSettings::split_pause`].
-    #[must_use]
-    pub fn split_pause(&self) -> (Self, Option<Pause>) {
-        let (since, by) = (self.paused_since, self.paused_by.clone());
-        (self.clone().with_pause(None), since.map(|since| Pause { since, by }))
-    }
-
-    /// The settings with what is on record of their pause, as [`QueueSettings::with_pause`].
-    #[must_use]
-    pub fn with_pause(self, pause: Option<Pause>) -> Self {
-        let (since, by) = Pause::of(self.paused, pause);
-        TaskSettings { paused_since: since, paused_by: by, ..self }
     }
 }
 

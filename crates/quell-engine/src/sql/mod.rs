@@ -10,6 +10,7 @@ mod columns;
 mod hanging;
 mod inbox;
 mod job;
+mod worker;
 
 pub use clock::{JOB_TIMES, TIMES, set_times_back};
 pub use columns::{Columns, Get, corrupt, signed, unreadable_row, unsigned};
@@ -18,3 +19,4 @@ pub use hanging::{
 };
 pub use inbox::{Inbox, Refused};
 pub use job::{Lane, Places, decode_job, decode_window};
+pub use worker::decode_names;

@@ -11,7 +11,7 @@ use quell_core::dedup::Dedup;
 use quell_core::{
     Batch, ErrorKind, Fold, JobState, Location, NewTrigger, Payload, QueueSettings, Store,
 };
-use quell_postgres::{settle_in, settle_in_with, trigger_in};
+use quell_postgres::{settle_in, trigger_in};
 use sqlx::Connection;
 
 use crate::scene::{Caller, Scene, jobs};
@@ -141,7 +141,8 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
     let effect = format!("insert into {}.ledger values (1)", scene.schema());
     sqlx::query(sqlx::AssertSqlSafe(effect)).execute(&mut *tx).await.unwrap();
     let lost =
-        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await;
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
+            .await;
     assert_eq!(lost.unwrap_err().kind(), ErrorKind::IllegalMove);
     // Whatever it says, it is a rollback.
     let _any = tx.commit().await;
@@ -163,15 +164,15 @@ async fn r04_r22_a_transaction_of_another_store_is_refused_and_changes_nothing_t
     let output = Payload::from_text("1").unwrap();
     let refusals = [
         trigger_in(&mut tx, &mixed, &Batch::one(plain("3"))).await,
-        settle_in(&mut tx, &mixed, &lease, now).await,
-        settle_in_with(&mut tx, &mixed, &lease, now, &output).await,
+        settle_in(&mut tx, &mixed, &lease, now, None).await,
+        settle_in(&mut tx, &mixed, &lease, now, Some(&output)).await,
     ];
     stores.assert_refused(refusals);
     tx.commit().await.unwrap();
     assert_eq!(stores.other.jobs().await, before);
     assert_eq!(other.sql("select count(*) from quell.inbox"), "0");
     // The store's own transaction still settles.
-    settle_in(&mut db, own, &lease, now).await.unwrap();
+    settle_in(&mut db, own, &lease, now, None).await.unwrap();
     assert_eq!(stores.own.job(lease.job).await.state, JobState::Succeeded);
 }
 
@@ -185,7 +186,9 @@ async fn r22_a_settlement_under_way_keeps_the_job_from_being_taken_back() {
     rig.trigger(keyed("k")).await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
+        .await
+        .unwrap();
     assert!(rig.at(60).reap().await.is_empty());
     rig.claim_none().await;
     tx.commit().await.unwrap();
@@ -205,7 +208,9 @@ async fn r31_a_settlement_in_a_transaction_frees_its_slot_and_says_so() {
     rig.claim_none().await;
     let mut wakeups = store.wakeups();
     let mut db = scene.connect().await;
-    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
+        .await
+        .unwrap();
     let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
     assert!(woken.unwrap().is_some());
     assert_eq!(rig.claim().await.len(), 1);
@@ -223,7 +228,7 @@ async fn r10_r22_a_transaction_that_ends_a_closed_window_holds_up_no_trigger_of_
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
     let location = rig.store.location().unwrap();
-    settle_in(&mut tx, location, &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, location, &lease(&run), Some(rig.now()), None).await.unwrap();
     let (task, k) = (task("t"), key("k"));
     let flush = store.flush(Some(rig.now()), &task, &k);
     let flushed = tokio::time::timeout(Duration::from_secs(20), flush).await;

@@ -65,7 +65,9 @@ async fn r22_an_open_settlement_delays_no_renewal_and_no_settlement_of_others() 
     let leases = [claim(&rig, 3, 1).await, claim(&rig, 2, 2).await].concat();
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    settle_in(&mut tx, rig.store.location().unwrap(), &leases[0], Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &leases[0], Some(rig.now()), None)
+        .await
+        .unwrap();
     for second in [10, 35, 60] {
         assert_eq!(renew(rig.at(second), &leases).await, [true; 5]);
         assert!(rig.reap().await.is_empty());
@@ -112,7 +114,7 @@ async fn r22_settles_in_a_transaction_of_any_isolation_after_renewals() {
         assert_eq!(renew(rig.at(20), &leases).await, [true; 2]);
         let location = rig.store.location().unwrap().clone();
         // The lease that the transaction saw has ended by now.
-        let settled = settle_in(&mut db, &location, &leases[0], Some(rig.at(40).now())).await;
+        let settled = settle_in(&mut db, &location, &leases[0], Some(rig.at(40).now()), None).await;
         settled.unwrap_or_else(|error| panic!("{isolation}: {error}"));
         sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
         assert_eq!(rig.job(leases[0].job).await.state, JobState::Succeeded, "{isolation}");
@@ -125,7 +127,7 @@ async fn r22_settles_in_a_transaction_of_any_isolation_after_renewals() {
         .await
         .unwrap();
         assert_eq!(rig.at(50).reap().await.len(), 1, "{isolation}");
-        let refused = settle_in(&mut db, &location, &leases[1], Some(rig.now())).await;
+        let refused = settle_in(&mut db, &location, &leases[1], Some(rig.now()), None).await;
         // The server finds it first where the transaction keeps one snapshot.
         let kind = if isolation == "read committed" {
             ErrorKind::IllegalMove

@@ -103,7 +103,7 @@ async fn r04_r22_r34_commits_notify_as_the_store_is_set() {
                     let many = r#"select quell.trigger_many('[{"task": "t"}, {"task": "t"}]')"#;
                     run(&mut tx, &scene, many).await;
                 }
-                _ => settle_in(&mut tx, store, &lease(&held), Some(rig.now())).await.unwrap(),
+                _ => settle_in(&mut tx, store, &lease(&held), Some(rig.now()), None).await.unwrap(),
             }
             tx.commit().await.unwrap();
             let received = ear.of_callers(&mut db).await;
@@ -183,7 +183,7 @@ async fn r22_r34_without_notifications_a_settlement_wakes_who_waits_for_its_key(
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
     let store = rig.store.location().unwrap();
-    settle_in(&mut tx, store, &lease(&first), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, store, &lease(&first), Some(rig.now()), None).await.unwrap();
     assert_eq!(scene.sql("select count(*) from quell.inbox"), "0", "not before the commit");
     tx.commit().await.unwrap();
     expect_woken(&mut wakeups, "the key is free").await;

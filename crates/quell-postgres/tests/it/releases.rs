@@ -71,7 +71,7 @@ async fn r04_r22_r39_a_full_queue_of_notifications_refuses_no_trigger_and_no_set
     rig.trigger(plain("3")).await;
     let mut tx = db.begin().await.unwrap();
     let location = rig.store.location().unwrap();
-    settle_in(&mut tx, location, &lease(&first), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, location, &lease(&first), Some(rig.now()), None).await.unwrap();
     tx.commit().await.unwrap();
     let next = rig.at(30).claim().await;
     assert_eq!(next.len(), 3);

@@ -42,11 +42,12 @@ async fn r22_a_settlement_inside_a_nested_transaction_is_refused() {
     let mut tx = db.begin().await.unwrap();
     let mut nested = tx.begin().await.unwrap();
     let store = rig.store.location().unwrap();
-    let refused = settle_in(&mut nested, store, &lease(&job), Some(rig.now())).await.unwrap_err();
+    let refused =
+        settle_in(&mut nested, store, &lease(&job), Some(rig.now()), None).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     nested.rollback().await.unwrap();
     // In the outermost transaction the fence holds.
-    let lost = settle_in(&mut tx, store, &lease(&job), Some(rig.now())).await.unwrap_err();
+    let lost = settle_in(&mut tx, store, &lease(&job), Some(rig.now()), None).await.unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::IllegalMove, "{lost}");
 }
 
@@ -64,16 +65,18 @@ async fn r22_a_settlement_inside_a_savepoint_of_the_callers_own_is_refused() {
         run(&mut tx, "savepoint mine").await;
         // One that the driver leaves open is above it, and released.
         tx.begin().await.unwrap().rollback().await.unwrap();
-        let refused = settle_in(&mut tx, store, &lease(&job), Some(rig.now())).await.unwrap_err();
+        let refused =
+            settle_in(&mut tx, store, &lease(&job), Some(rig.now()), None).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
         run(&mut tx, "rollback to savepoint mine").await;
         assert_eq!(rig.job(job.id).await, before);
         // Rolled back, it is open still.
-        let refused = settle_in(&mut tx, store, &lease(&job), Some(rig.now())).await.unwrap_err();
+        let refused =
+            settle_in(&mut tx, store, &lease(&job), Some(rig.now()), None).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
         run(&mut tx, "rollback to savepoint mine").await;
         run(&mut tx, "release savepoint mine").await;
-        let settled = settle_in(&mut tx, store, &lease(&job), Some(rig.now())).await;
+        let settled = settle_in(&mut tx, store, &lease(&job), Some(rig.now()), None).await;
         let _any = tx.commit().await;
         if is_lost {
             assert_eq!(settled.unwrap_err().kind(), ErrorKind::IllegalMove);
@@ -104,7 +107,7 @@ async fn r22_nested_transactions_that_were_rolled_back_hinder_no_settlement() {
         effect(&scene, &mut tx).await;
     }
     let store = rig.store.location().unwrap();
-    settle_in(&mut tx, store, &lease(&job), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, store, &lease(&job), Some(rig.now()), None).await.unwrap();
     // A savepoint that comes later does no harm.
     let mut nested = tx.begin().await.unwrap();
     effect(&scene, &mut nested).await;

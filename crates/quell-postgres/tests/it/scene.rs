@@ -11,7 +11,7 @@ use quell_core::history::{Event, History};
 use quell_core::{
     Batch, Claim, Claimed, Draw, Error, Location, Now, Outcome, Result, Settlement, Store,
 };
-use quell_postgres::{PostgresOptions, PostgresStore, settle_in, settle_in_with, trigger_in};
+use quell_postgres::{PostgresOptions, PostgresStore, settle_in, trigger_in};
 use quell_services::{psql, url_for_tests};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
@@ -175,10 +175,7 @@ impl Connection for Caller {
 
     async fn settle(&mut self, store: &Location, success: Success<'_>) -> Result<()> {
         let Success { lease, now, output } = success;
-        match output {
-            None => settle_in(&mut self.db, store, &lease, now).await,
-            Some(output) => settle_in_with(&mut self.db, store, &lease, now, output).await,
-        }
+        settle_in(&mut self.db, store, &lease, now, output).await
     }
 
     async fn write(&mut self) {

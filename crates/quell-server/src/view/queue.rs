@@ -1,6 +1,6 @@
 //! Queues and tasks as they are set (R31–R33).
 
-use quell::queue::{QueueInfo, Rate as RateOf, TaskInfo};
+use quell::queue::{Pause, QueueInfo, Rate as RateOf, TaskInfo};
 use quell::{QueueName, TaskName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,16 +26,9 @@ pub struct Queue {
     pub rate: Option<Rate>,
     /// Starts in a time of one partition.
     pub partition_rate: Option<Rate>,
-    /// Whether nothing of it starts.
-    pub paused: bool,
-    /// Since when it is paused; left out where it is not, or an earlier version paused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub paused_since: Option<String>,
-    /// Who paused it, where the caller said so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub paused_by: Option<String>,
+    /// Whether it is paused.
+    #[serde(flatten)]
+    pub pause: Paused,
     /// The thresholds of tasks that name none.
     pub debounce: Option<Thresholds>,
 }
@@ -58,11 +51,33 @@ pub struct Thresholds {
     pub max: String,
 }
 
+/// Whether a queue or a task is paused.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Paused {
+    /// Whether nothing of it starts.
+    pub paused: bool,
+    /// Since when it is paused; left out where it is not, or an earlier version paused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_since: Option<String>,
+    /// Who paused it, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub paused_by: Option<String>,
+}
+
 /// All queues.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Queues {
     /// By name.
     pub queues: Vec<Queue>,
+}
+
+impl Paused {
+    fn new(paused: bool, pause: Option<Pause>) -> Self {
+        let (since, by) = pause.map(|pause| (pause.since.to_string(), pause.by)).unzip();
+        Paused { paused, paused_since: since, paused_by: by.flatten() }
+    }
 }
 
 impl From<&QueueInfo> for Queue {
@@ -77,9 +92,7 @@ impl From<&QueueInfo> for Queue {
             partition_order: set.is_strict().then(|| "strict".to_owned()),
             rate: set.rate.map(rate),
             partition_rate: set.partition_rate.map(rate),
-            paused: set.paused,
-            paused_since: set.paused_since.map(|since| since.to_string()),
-            paused_by: set.paused_by.clone(),
+            pause: Paused::new(set.paused, set.split_pause().1),
             debounce: set.debounce.map(|debounce| Thresholds {
                 min: exact(debounce.min()),
                 max: exact(debounce.max()),
@@ -94,27 +107,15 @@ pub struct Task {
     /// Its name.
     #[schema(value_type = String)]
     pub name: TaskName,
-    /// Whether nothing of it starts.
-    pub paused: bool,
-    /// Since when it is paused; left out where it is not, or an earlier version paused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub paused_since: Option<String>,
-    /// Who paused it, where the caller said so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub paused_by: Option<String>,
+    /// Whether it is paused.
+    #[serde(flatten)]
+    pub pause: Paused,
 }
 
 impl From<&TaskInfo> for Task {
     fn from(task: &TaskInfo) -> Self {
         let set = &task.settings;
-        Task {
-            name: task.name.clone(),
-            paused: set.paused,
-            paused_since: set.paused_since.map(|since| since.to_string()),
-            paused_by: set.paused_by.clone(),
-        }
+        Task { name: task.name.clone(), pause: Paused::new(set.paused, set.split_pause().1) }
     }
 }
 

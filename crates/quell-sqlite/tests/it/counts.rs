@@ -133,7 +133,7 @@ async fn an_end_in_a_callers_transaction_is_counted_with_it_or_not_at_all() {
         let run = rig.claim_one().await;
         sqlx::raw_sql("begin immediate; savepoint s").execute(&mut db).await.unwrap();
         let location = rig.store.location().unwrap();
-        settle_in(&mut db, location, &lease(&run), Some(rig.now())).await.unwrap();
+        settle_in(&mut db, location, &lease(&run), Some(rig.now()), None).await.unwrap();
         assert_eq!(fetch::<String>(&mut db, WRONG).await, "");
         sqlx::raw_sql(AssertSqlSafe(end)).execute(&mut db).await.unwrap();
         expect_exact(&scene.path());

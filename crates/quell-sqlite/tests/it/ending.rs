@@ -7,7 +7,7 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{keyed, lease, plain};
 use quell_conformance::suite::transactions::TwoStores;
 use quell_core::{Batch, ErrorKind, JobState, Payload, QueueSettings, Store};
-use quell_sqlite::{settle_in, settle_in_with, trigger_in};
+use quell_sqlite::{settle_in, trigger_in};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 
@@ -40,10 +40,15 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
             let before = rig.jobs().await;
             let mut tx = db.begin().await.unwrap();
             effect(&mut tx).await;
-            let lost =
-                settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
-                    .await
-                    .unwrap_err();
+            let lost = settle_in(
+                &mut tx,
+                rig.store.location().unwrap(),
+                &lease(&run),
+                Some(rig.now()),
+                None,
+            )
+            .await
+            .unwrap_err();
             assert_eq!(lost.kind(), ErrorKind::IllegalMove);
             assert!(lost.to_string().contains("was lost"), "{lost}");
             // Rolled back already where references are not checked.
@@ -54,7 +59,7 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
         let again = rig.claim_one().await;
         let mut tx = db.begin().await.unwrap();
         effect(&mut tx).await;
-        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&again), Some(rig.now()))
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&again), Some(rig.now()), None)
             .await
             .unwrap();
         tx.commit().await.unwrap();
@@ -74,8 +79,8 @@ async fn r04_r22_a_transaction_on_another_stores_file_is_refused_and_changes_not
     let output = Payload::from_text("1").unwrap();
     let refusals = [
         trigger_in(&mut tx, own, &Batch::one(plain("3"))).await,
-        settle_in(&mut tx, own, &lease, now).await,
-        settle_in_with(&mut tx, own, &lease, now, &output).await,
+        settle_in(&mut tx, own, &lease, now, None).await,
+        settle_in(&mut tx, own, &lease, now, Some(&output)).await,
     ];
     stores.assert_refused(refusals);
     tx.commit().await.unwrap();
@@ -85,7 +90,7 @@ async fn r04_r22_a_transaction_on_another_stores_file_is_refused_and_changes_not
     assert_eq!(waiting, 0);
     // The store keeps its id, and its own transaction settles.
     assert_eq!(scene.open().await.location(), Some(own));
-    settle_in(&mut scene.connect().await, own, &lease, now).await.unwrap();
+    settle_in(&mut scene.connect().await, own, &lease, now, None).await.unwrap();
     assert_eq!(stores.own.job(lease.job).await.state, JobState::Succeeded);
 }
 
@@ -103,11 +108,12 @@ async fn r22_a_settlement_inside_a_savepoint_is_refused() {
     effect(&mut tx).await;
     let mut nested = tx.begin().await.unwrap();
     let store = rig.store.location().unwrap();
-    let refused = settle_in(&mut nested, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    let refused =
+        settle_in(&mut nested, store, &lease(&run), Some(rig.now()), None).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     nested.rollback().await.unwrap();
     // In the outermost transaction the fence holds.
-    let lost = settle_in(&mut tx, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    let lost = settle_in(&mut tx, store, &lease(&run), Some(rig.now()), None).await.unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::IllegalMove, "{lost}");
     assert!(tx.commit().await.is_err());
     assert_eq!(effects(&mut db).await, 0);
@@ -120,10 +126,13 @@ async fn r22_a_job_is_settled_once() {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     let mut db = scene.connect().await;
-    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
-    let again = settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
+    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
         .await
-        .unwrap_err();
+        .unwrap();
+    let again =
+        settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
+            .await
+            .unwrap_err();
     assert_eq!(again.kind(), ErrorKind::IllegalMove);
     assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
 }
@@ -140,7 +149,9 @@ async fn r11_r22_a_settlement_in_a_transaction_frees_its_key_and_wakes_workers()
     let mut wakeups = rig.store.wakeups();
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()), None)
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
     assert!(woken.unwrap().is_some());
@@ -161,6 +172,7 @@ async fn r22_r31_a_settlement_in_a_transaction_frees_its_slot() {
         rig.store.location().unwrap(),
         &lease(&run),
         Some(rig.now()),
+        None,
     )
     .await
     .unwrap();
@@ -177,9 +189,10 @@ async fn r22_r38_a_lease_that_expired_by_the_stores_clock_is_lost() {
     rig.at(30).trigger(plain("2")).await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    let lost = settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(Rig::START))
-        .await
-        .unwrap_err();
+    let lost =
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(Rig::START), None)
+            .await
+            .unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::IllegalMove);
 }
 
@@ -190,7 +203,8 @@ async fn r22_a_database_without_quell_is_named_as_such() {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     let mut db = elsewhere.connect().await;
-    let error =
-        settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), None).await.unwrap_err();
+    let error = settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), None, None)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign);
 }

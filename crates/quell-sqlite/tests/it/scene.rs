@@ -7,9 +7,7 @@ use async_trait::async_trait;
 use quell_conformance::suite::transactions::{Connection, Success};
 use quell_conformance::{Opened, Rig};
 use quell_core::{Batch, Location, NewTrigger, Receipt, Result, Store};
-use quell_sqlite::{
-    SqliteOptions, SqliteStore, Synchronous, settle_in, settle_in_with, trigger_in,
-};
+use quell_sqlite::{SqliteOptions, SqliteStore, Synchronous, settle_in, trigger_in};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
@@ -88,10 +86,7 @@ impl Connection for Caller {
 
     async fn settle(&mut self, store: &Location, success: Success<'_>) -> Result<()> {
         let Success { lease, now, output } = success;
-        match output {
-            None => settle_in(&mut self.0, store, &lease, now).await,
-            Some(output) => settle_in_with(&mut self.0, store, &lease, now, output).await,
-        }
+        settle_in(&mut self.0, store, &lease, now, output).await
     }
 
     async fn write(&mut self) {

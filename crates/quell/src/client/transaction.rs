@@ -68,12 +68,7 @@ macro_rules! settles_by {
                 let Success { lease, now, output } = success;
                 Box::pin(async move {
                     let store = $location(store)?;
-                    match output {
-                        None => $store::settle_in(tx, store, &lease, now).await,
-                        Some(output) => {
-                            $store::settle_in_with(tx, store, &lease, now, output).await
-                        }
-                    }
+                    $store::settle_in(tx, store, &lease, now, output).await
                 })
             }
         }
