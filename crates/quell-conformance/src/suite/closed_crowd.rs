@@ -125,11 +125,19 @@ impl Scene {
 
     /// Runs what it gets, until the others are done and there is nothing more.
     async fn work(&self) {
-        for _ in 0..CLAIMS {
+        let mut claims = 0;
+        while claims < CLAIMS {
+            let is_over = self.is_over.load(Ordering::Relaxed);
             let jobs = self.rig.claim_with(&Rig::claim_of(3)).await;
-            if jobs.is_empty() && self.is_over.load(Ordering::Relaxed) {
-                return;
+            if jobs.is_empty() {
+                if is_over {
+                    return;
+                }
+                // On a busy machine, thousands find nothing before the others are done.
+                tokio::task::yield_now().await;
+                continue;
             }
+            claims += 1;
             for job in &jobs {
                 let Some(key) = job.key.clone() else { continue };
                 let other = locked(&self.running).insert(key, job.id);
