@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::scene::{Caller, Scene};
 
 /// What the counts are, beside what all rows say; in one snapshot.
-const WRONG: &str = "with kept as (select queue, task, state, jobs from quell.counts),
+pub(crate) const WRONG: &str = "with kept as (select queue, task, state, jobs from quell.counts),
      counted as (
          select q.name as queue, t.name as task, j.state, count(*) as jobs
            from (select lane_id, state from quell.job

@@ -15,6 +15,14 @@ use quell_postgres::{PostgresOptions, PostgresStore, settle_in, trigger_in};
 use quell_services::{psql, url_for_tests};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+/// How many jobs no head leads to.
+pub(crate) const MISSED: &str = "select count(*) from quell.job j
+      where j.partition_id <> 0 and j.state = 0 and j.behind is null
+        and not exists (
+            select from quell.head h
+             where h.lane_id = j.lane_id and h.partition_id = j.partition_id
+               and (h.due_at, h.job_id) <= (j.due_at, j.id))";
+
 /// A schema, which is made when the first store opens it.
 #[derive(Debug)]
 pub(crate) struct Scene {
@@ -100,15 +108,7 @@ impl Scene {
 
     /// No job that may start comes before all heads of its partition.
     pub(crate) fn check_heads(&self) {
-        let missed = self.sql(
-            "select count(*) from quell.job j
-              where j.partition_id <> 0 and j.state = 0 and j.behind is null
-                and not exists (
-                    select from quell.head h
-                     where h.lane_id = j.lane_id and h.partition_id = j.partition_id
-                       and (h.due_at, h.job_id) <= (j.due_at, j.id))",
-        );
-        assert_eq!(missed, "0", "jobs that no head leads to");
+        assert_eq!(self.sql(MISSED), "0", "jobs that no head leads to");
     }
 }
 
