@@ -26,7 +26,7 @@ fn holds(plan: &Plan, what: &str) -> Vec<Line> {
 }
 
 fn seeds(from: u64) {
-    for seed in from..from + cases(400, 20_000) {
+    for seed in from..from + cases(200, 20_000) {
         holds(&Plan::draw(seed), &format!("seed {seed}"));
     }
 }
