@@ -60,15 +60,23 @@ pub const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/
 pub const COUNTED: Ids = Ids { next: 1, step: 1 };
 
 /// Runs random scripts on fresh stores, whose jobs get these ids. `QUELL_ORACLE_CASES` sets how many; by
-/// default 16, and 256 in a [long run](crate::effort).
+/// default 8, and 256 in a [long run](crate::effort).
 pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids) {
-    compare_some(open, ids, 16);
+    compare_cases(open, ids, (8, 256));
 }
 
-/// The same, with another usual number.
+/// The same, with another usual number, and 16 times as many in a long run.
 pub fn compare_some<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids, usual: u32) {
     let usual = u64::from(usual);
-    let cases = effort::cases_by("QUELL_ORACLE_CASES", usual, usual.saturating_mul(16));
+    compare_cases(open, ids, (usual, usual.saturating_mul(16)));
+}
+
+fn compare_cases<F: Future<Output = Opened>>(
+    open: impl Fn() -> F,
+    ids: Ids,
+    (usual, long): (u64, u64),
+) {
+    let cases = effort::cases_by("QUELL_ORACLE_CASES", usual, long);
     // Store authors have a copy of this crate that is not theirs to write to.
     let kept = std::path::Path::new(REGRESSIONS).exists().then_some(REGRESSIONS);
     if let Err(failure) = run(open, ids, u32::try_from(cases).unwrap_or(u32::MAX), kept) {
