@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use quell_conformance::effort::cases;
 use quell_conformance::rig::until;
 use quell_conformance::{Opened, oracle, report};
 use quell_services::{Redis, Release};
@@ -39,7 +40,8 @@ async fn opened(place: Place) -> Opened {
 
 fn answers_like_the_model(release: Release) {
     let server = Redis::start_release(release, &[]).unwrap();
-    let ran = oracle::run(|| opened(fresh(&server, false)), oracle::COUNTED, 12, None);
+    let scripts = u32::try_from(cases(4, 64)).unwrap();
+    let ran = oracle::run(|| opened(fresh(&server, false)), oracle::COUNTED, scripts, None);
     assert!(ran.is_ok(), "{}", ran.unwrap_err());
 }
 
