@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing is uploaded.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,22 +27,57 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let mut package = package(&names);
     run(root, package.args(["--quiet", "--no-verify"]))?;
     let unpacked = target(root).join("unpacked");
-    if unpacked.exists() {
-        fs::remove_dir_all(&unpacked).with_context(|| unpacked.display().to_string())?;
-    }
-    fs::create_dir_all(&unpacked).with_context(|| unpacked.display().to_string())?;
-    for name in &names {
-        let archive = target(root).join(format!("package/{name}-{version}.crate"));
-        // Files in packages have no times. With those of now, cargo checks them again.
-        let mut tar = Command::new("tar");
-        run(&unpacked, tar.args(["--extract", "--gzip", "--touch", "--file"]).arg(&archive))?;
-    }
+    let packages = names.iter().map(|name| format!("{name}-{version}")).collect();
+    unpack(&target(root).join("package"), &unpacked, packages)?;
     let profiles = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
     let manifest = workspace(&names, &version, &profiles);
     fs::write(unpacked.join("Cargo.toml"), manifest).context("write the workspace's manifest")?;
     fs::copy(root.join("Cargo.lock"), unpacked.join("Cargo.lock")).context("copy Cargo.lock")?;
     let mut check = cargo_command(&["check", "--workspace", "--all-features", "--offline"]);
     run(&unpacked, check.arg("--target-dir").arg(target(root)))
+}
+
+/// Unpacks these packages into a folder that has nothing else. A package that holds what its folder holds
+/// already leaves that alone: cargo goes by files' times, and checks again what it takes for new.
+fn unpack(archives: &Path, folder: &Path, packages: BTreeSet<String>) -> anyhow::Result<()> {
+    let new = folder.with_extension("new");
+    // What a run that broke off has left.
+    if new.exists() {
+        fs::remove_dir_all(&new).with_context(|| new.display().to_string())?;
+    }
+    for folder in [folder, &new] {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        let is_kept = entry.file_name().to_str().is_some_and(|name| packages.contains(name));
+        if entry.file_type()?.is_dir() && !is_kept {
+            fs::remove_dir_all(entry.path()).with_context(|| entry.path().display().to_string())?;
+        }
+    }
+    for package in packages {
+        let archive = archives.join(format!("{package}.crate"));
+        // Files in packages have no times: these get the time of now.
+        let mut tar = Command::new("tar");
+        run(&new, tar.args(["--extract", "--gzip", "--touch", "--file"]).arg(&archive))?;
+        let (old, new) = (folder.join(&package), new.join(&package));
+        if !is_same(&old, &new)? {
+            if old.exists() {
+                fs::remove_dir_all(&old).with_context(|| old.display().to_string())?;
+            }
+            fs::rename(&new, &old).with_context(|| old.display().to_string())?;
+        }
+    }
+    fs::remove_dir_all(&new).with_context(|| new.display().to_string())
+}
+
+/// Whether two unpacked packages hold the same, whichever commit they were made of.
+fn is_same(old: &Path, new: &Path) -> anyhow::Result<bool> {
+    let mut diff = Command::new("diff");
+    diff.args(["--recursive", "--brief", "--exclude", ".cargo_vcs_info.json"]).args([old, new]);
+    let output = diff.output().context("compare packages with `diff`")?;
+    // 1: they differ, 2: the old one is missing.
+    Ok(output.status.success())
 }
 
 /// Packages each published crate and has cargo build it alone, with its default features.
@@ -123,5 +159,40 @@ mod tests {
         assert!(text.contains("quell-core = { path = \"quell-core-1.2.3\" }"), "{text}");
         assert!(text.ends_with("[profile.dev]\ndebug = false\n"), "{text}");
         assert!(!text.contains("x = 1"), "{text}");
+    }
+
+    /// A package of one file, and what cargo adds of the commit.
+    fn pack(archives: &Path, package: &str, text: &str, commit: &str) {
+        let folder = archives.join(package);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("lib.rs"), text).unwrap();
+        fs::write(folder.join(".cargo_vcs_info.json"), commit).unwrap();
+        let archive = format!("{package}.crate");
+        run(archives, Command::new("tar").args(["-czf", &archive, package])).unwrap();
+    }
+
+    #[test]
+    fn a_package_that_holds_the_same_as_before_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let (archives, folder) = (place.path().join("package"), place.path().join("unpacked"));
+        let unpacked = |packages: &[&str]| {
+            unpack(&archives, &folder, packages.iter().map(ToString::to_string).collect()).unwrap();
+            let written = |package: &&str| {
+                let file = folder.join(package).join("lib.rs");
+                (fs::read_to_string(&file).unwrap(), file.metadata().unwrap().modified().unwrap())
+            };
+            packages.iter().map(written).collect::<Vec<_>>()
+        };
+        pack(&archives, "a-1.0.0", "one", "1");
+        pack(&archives, "b-1.0.0", "one", "1");
+        let first = unpacked(&["a-1.0.0", "b-1.0.0"]);
+        pack(&archives, "a-1.0.0", "one", "2");
+        pack(&archives, "b-1.0.0", "two", "2");
+        let second = unpacked(&["a-1.0.0", "b-1.0.0"]);
+        assert_eq!(second[0], first[0], "only its commit differs");
+        assert_eq!(second[1].0, "two");
+        assert!(second[1].1 > first[1].1);
+        assert_eq!(unpacked(&["b-1.0.0"])[0], second[1]);
+        assert!(!folder.join("a-1.0.0").exists(), "it is published no longer");
     }
 }

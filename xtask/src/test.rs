@@ -116,10 +116,16 @@ pub(crate) fn tell(line: &str) {
     println!("{line}");
 }
 
-/// Installs what the tests run, where it is missing: a C compiler for SQLite, git, and what signals
-/// and starves processes.
+/// Installs what the tests run, where it is missing: a C compiler for SQLite, git, what signals and
+/// starves processes, and what compares packages.
 fn packages() -> anyhow::Result<()> {
-    let wanted = [("cc", "gcc"), ("git", "git"), ("kill", "procps"), ("prlimit", "util-linux")];
+    let wanted = [
+        ("cc", "gcc"),
+        ("git", "git"),
+        ("kill", "procps"),
+        ("prlimit", "util-linux"),
+        ("diff", "diffutils"),
+    ];
     let missing: Vec<&str> = wanted
         .iter()
         .filter(|(program, _)| !answers(program, &["--version"]))
