@@ -105,7 +105,7 @@ fn the_store_answers_like_the_model_where_all_that_expires_is_gone_at_every_mome
     let mut beside = tokio::runtime::Builder::new_multi_thread();
     let beside = beside.worker_threads(1).enable_all().build().unwrap();
     let reaper = beside.block_on(Reaper::start(&server));
-    let scripts = u32::try_from(cases(10, 100)).unwrap();
+    let scripts = u32::try_from(cases(24, 240)).unwrap();
     let ran = oracle::run(|| reaper.open(), oracle::COUNTED, scripts, None);
     let removed = reaper.removed.load(Ordering::Relaxed);
     assert!(ran.is_ok(), "{}", ran.unwrap_err());
