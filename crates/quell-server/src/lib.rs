@@ -15,6 +15,7 @@ pub mod filter;
 pub mod handlers;
 pub mod history;
 pub mod http;
+mod https;
 pub mod log;
 mod progress;
 pub mod secrets;

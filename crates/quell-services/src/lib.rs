@@ -20,6 +20,7 @@ mod releases;
 mod schemathesis;
 pub mod sentinel;
 pub mod servicebus;
+mod tls;
 
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
@@ -33,6 +34,7 @@ pub use releases::Release;
 pub use schemathesis::schemathesis;
 pub use sentinel::RedisSentinels;
 pub use servicebus::ServiceBus;
+pub use tls::{Papers, Website};
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";

@@ -2,58 +2,33 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{lease, plain, until};
 use quell_core::{Batch, Error, ErrorKind, Outcome, Settlement, Store};
 use quell_redis::RedisOptions;
-use quell_services::Redis;
+use quell_services::{Papers, Redis};
 
 use crate::place::server;
 use crate::wake::received;
 
-/// Certificates of one authority, in a folder.
-struct Papers(tempfile::TempDir);
+/// The path of a file of these certificates.
+fn path(papers: &Papers, name: &str) -> String {
+    papers.path(name).unwrap()
+}
 
-impl Papers {
-    fn new() -> Papers {
-        let folder = tempfile::tempdir().unwrap();
-        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-        let openssl = |words: &[&str]| {
-            let output = Command::new("openssl").args(words).current_dir(&folder).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
-        let authority = ["-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"];
-        openssl(&[&["req", "-x509", "-days", "9"][..], &key, &authority].concat());
-        let request = ["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "request.pem"];
-        openssl(&[&["req"][..], &key, &request].concat());
-        let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";
-        std::fs::write(folder.path().join("names"), names).unwrap();
-        let sign = ["x509", "-req", "-in", "request.pem", "-days", "9", "-extfile", "names"];
-        let by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "cert.pem"];
-        openssl(&[&sign[..], &by].concat());
-        Papers(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// A server that shows them, beside its usual port for the test itself.
-    fn server(&self, settings: &[&str]) -> (Redis, u16) {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let own = [
-            format!("tls-port {port}"),
-            format!("tls-cert-file {}", self.path("cert.pem")),
-            format!("tls-key-file {}", self.path("key.pem")),
-            format!("tls-ca-cert-file {}", self.path("ca.pem")),
-            "tls-auth-clients no".to_owned(),
-        ];
-        let own: Vec<&str> =
-            own.iter().map(String::as_str).chain(settings.iter().copied()).collect();
-        (server(&own), port)
-    }
+/// A server that shows them, beside its usual port for the test itself.
+fn serve(papers: &Papers, settings: &[&str]) -> (Redis, u16) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let own = [
+        format!("tls-port {port}"),
+        format!("tls-cert-file {}", path(papers, "cert.pem")),
+        format!("tls-key-file {}", path(papers, "key.pem")),
+        format!("tls-ca-cert-file {}", path(papers, "ca.pem")),
+        "tls-auth-clients no".to_owned(),
+    ];
+    let own: Vec<&str> = own.iter().map(String::as_str).chain(settings.iter().copied()).collect();
+    (server(&own), port)
 }
 
 /// One process makes a trigger; another is notified of it and runs it.
@@ -83,12 +58,12 @@ async fn distrusts(url: &str, others: &Path) {
 
 #[tokio::test]
 async fn r40_a_server_with_a_certificate_is_trusted_by_who_trusts_its_authority() {
-    let (papers, others) = (Papers::new(), Papers::new());
-    let (server, port) = papers.server(&[]);
+    let (papers, others) = (Papers::new().unwrap(), Papers::new().unwrap());
+    let (server, port) = serve(&papers, &[]);
     let url = format!("rediss://localhost:{port}/");
-    works(&format!("{url}?ca_file={}", papers.path("ca.pem"))).await;
-    distrusts(&url, others.path("ca.pem").as_ref()).await;
-    let plain_url = format!("{}?ca_file={}", server.url(), papers.path("ca.pem"));
+    works(&format!("{url}?ca_file={}", path(&papers, "ca.pem"))).await;
+    distrusts(&url, path(&others, "ca.pem").as_ref()).await;
+    let plain_url = format!("{}?ca_file={}", server.url(), path(&papers, "ca.pem"));
     for url in [plain_url, format!("{url}?ca_file=/nowhere.pem")] {
         let error = refused(&url).await;
         assert_eq!((error.kind(), error.field()), (ErrorKind::Invalid, Some("ca_file")), "{error}");
@@ -97,14 +72,14 @@ async fn r40_a_server_with_a_certificate_is_trusted_by_who_trusts_its_authority(
 
 #[tokio::test]
 async fn r40_a_cluster_with_certificates_is_trusted_by_who_trusts_their_authority() {
-    let (papers, others) = (Papers::new(), Papers::new());
-    let (server, port) = papers.server(&["cluster-enabled yes", "tls-cluster yes"]);
+    let (papers, others) = (Papers::new().unwrap(), Papers::new().unwrap());
+    let (server, port) = serve(&papers, &["cluster-enabled yes", "tls-cluster yes"]);
     server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).unwrap();
     until("the Cluster is up", async || {
         server.command(&["CLUSTER", "INFO"]).unwrap().contains("cluster_state:ok")
     })
     .await;
     let url = format!("rediss-cluster://127.0.0.1:{port}");
-    works(&format!("{url}?ca_file={}", papers.path("ca.pem"))).await;
-    distrusts(&url, others.path("ca.pem").as_ref()).await;
+    works(&format!("{url}?ca_file={}", path(&papers, "ca.pem"))).await;
+    distrusts(&url, path(&others, "ca.pem").as_ref()).await;
 }

@@ -14,6 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::https;
+
 /// The server or the store of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Source {
@@ -98,7 +100,7 @@ fn exchange<T: DeserializeOwned>(
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::builder().timeout(std::time::Duration::from_secs(60));
+        let client = https::client().timeout(std::time::Duration::from_secs(60));
         // A proxy of the environment has no way to this machine's loopback.
         let client = if on_loopback { client.no_proxy() } else { client }.build()?;
         let mut request = request(&client);
@@ -127,12 +129,15 @@ fn no_quell_server(server: &Url, error: &serde_json::Error) -> anyhow::Error {
 }
 
 fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
-    let what = if error.is_connect() {
+    let causes = https::causes(error);
+    let what = if causes.contains("certificate") {
+        "the server's certificate is not trusted: SSL_CERT_FILE may name the file of its authority"
+    } else if error.is_connect() {
         "no server answers there: start `quell serve`, or name it with --server"
     } else {
         "the server did not answer"
     };
-    anyhow::anyhow!("{what} ({error})")
+    anyhow::anyhow!("{what} ({error}{causes})")
 }
 
 /// Prints an answer as JSON, its payloads byte for byte.

@@ -20,6 +20,7 @@ use super::output::{MOST, Printed, output, too_large};
 use super::signature::signatures;
 use super::{Invocation, MAX_OUTPUT, tail};
 use crate::config::engine::sha256;
+use crate::https;
 use crate::secrets::Secrets;
 
 /// How a target names the end of an attempt, where its status would say otherwise.
@@ -89,7 +90,7 @@ impl Http {
             Error::invalid("method", format!("method is not known: give one of {names}"))
         })?;
         let allow: Arc<[Allowed]> = settings.allow.into();
-        let client = Client::builder()
+        let client = https::client()
             .default_headers(headers(&settings.headers)?)
             .timeout(settings.timeout)
             .connect_timeout(CONNECT.min(settings.timeout))
@@ -178,7 +179,9 @@ impl Http {
             }
         };
         answer.map_err(|error| match is_away(&error) {
-            true => Unsent::Away(format!("the target cannot be connected to{}", causes(&error))),
+            true => {
+                Unsent::Away(format!("the target cannot be connected to{}", https::causes(&error)))
+            }
             false => Unsent::Failed(failed(&error)),
         })
     }
@@ -403,18 +406,8 @@ fn failed(error: &reqwest::Error) -> TaskError {
     } else {
         "the call failed"
     };
-    let text = format!("{what}{}", causes(error));
+    let text = format!("{what}{}", https::causes(error));
     if error.is_timeout() { TaskError::timed_out(text) } else { TaskError::retry(text) }
-}
-
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = String::new();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    text
 }
 
 fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> TaskError {
@@ -440,7 +433,7 @@ async fn json_body(mut answer: Response) -> Printed {
     if !is_json(answer.headers()) {
         return Ok(body);
     }
-    let broken = |error| format!("response ended early{}", causes(&error));
+    let broken = |error| format!("response ended early{}", https::causes(&error));
     while let Some(chunk) = answer.chunk().await.map_err(broken)? {
         body.extend_from_slice(&chunk);
         if body.len() > MOST {

@@ -41,6 +41,8 @@ mod filters;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod https;
+#[cfg(test)]
 mod logged;
 #[cfg(test)]
 mod official;
