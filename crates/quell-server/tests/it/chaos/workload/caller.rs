@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use quell::history::{Event, Sink};
 use quell::trigger::{Dedup, NewTrigger, TaskPolicy, Thresholds, TraceContext};
 use quell::{Batch, ErrorKind, HoldUntil, Key, Payload, Quell, Receipt, TaskName};
+use quell_conformance::effort::cases;
 
 use super::books::Books;
 use super::record::{Entry, Record};
@@ -57,7 +58,7 @@ impl Caller {
             }
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
-                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                () = tokio::time::sleep(Duration::from_millis(cases(3, 1))) => {}
             }
         }
     }
