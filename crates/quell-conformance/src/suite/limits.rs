@@ -392,7 +392,7 @@ pub async fn r33_a_pause_is_on_record_with_its_time_and_caller(mut rig: Rig) {
     rig.store.set_task(&task("t"), &paused).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(5, Some("ann")));
     passes(&mut rig, 9).await;
-    rig.set_queue(by("bob").concurrency(3)).await;
+    rig.set_queue(by("bob").debounce(crate::rig::debounce().thresholds)).await;
     rig.store.set_task(&task("t"), &of_task("bob")).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(5, Some("ann")), "it stays paused");
     rig.set_queue(QueueSettings { paused: false, ..by("cid") }).await;
