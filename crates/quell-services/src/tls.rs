@@ -1,4 +1,4 @@
-//! Certificates of an authority that nobody knows, and a website that shows one.
+//! Certificates of an authority that is known to no machine, and a website that shows one.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
