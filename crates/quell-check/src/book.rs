@@ -18,6 +18,7 @@ use super::{Line, Report};
 
 /// Why nothing is known about how a job came to be.
 pub(super) const UNKNOWN_MAKER: &str = "a call of unknown outcome may have made the job";
+const UNKNOWN_JOIN: &str = "a call of unknown outcome may have joined the job";
 /// Why a job that runs may have ended.
 const IN_TX: &str =
     "its handler's own transaction ended an attempt, when or whether is not recorded";
@@ -161,16 +162,25 @@ impl Book {
     /// a call whose answer was lost. A single recorder sees such calls, a caller does not.
     #[must_use]
     pub fn unrecorded(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
+        let called = self.perhaps_called(task, key).then(|| UNKNOWN_MAKER.to_owned());
+        called.or_else(|| self.excuse(Act::Any, Timestamp::MIN, to))
+    }
+
+    /// Why a trigger may have joined a job without a record of it, if one may: a server that was silent
+    /// takes a call when it goes on, however long ago the caller gave up.
+    #[must_use]
+    pub fn perhaps_joined(&self, job: &JobView) -> Option<String> {
+        self.perhaps_called(&job.task, job.key.as_ref()).then(|| UNKNOWN_JOIN.to_owned())
+    }
+
+    /// Whether a call of unknown outcome may have triggered this task with this key.
+    fn perhaps_called(&self, task: &TaskName, key: Option<&Key>) -> bool {
         let lossy: BTreeSet<&str> = self.processes.incomplete().collect();
-        let called = |((p, _), op): (&OpId, &OpView)| {
+        self.ops.iter().any(|((p, _), op)| {
             op.state == OpState::Unknown
                 && (lossy.contains(p.as_str()) || !self.slack.is_zero())
                 && (&op.task, op.key.as_ref()) == (task, key)
-        };
-        if self.ops.iter().any(called) {
-            return Some(UNKNOWN_MAKER.to_owned());
-        }
-        self.excuse(Act::Any, Timestamp::MIN, to)
+        })
     }
 
     /// Whether lines of calls are in the order in which they were written. Several processes are
