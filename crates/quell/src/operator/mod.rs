@@ -83,7 +83,7 @@ impl Quell {
     /// # use quell::{Batch, Payload, Policy, TaskName};
     ///
     /// let quell = quell::Quell::open("memory:").await?;
-    /// # let trigger = Policy::default().trigger(TaskName::new("mail")?, Payload::new(&1)?, None)?;
+    /// # let trigger = Policy::default().trigger(TaskName::new("mail")?, Payload::encode(&1)?, None)?;
     /// # let receipts = quell.enqueue(Batch::one(trigger)).await?;
     /// # let id = receipts[0].job().unwrap();
     /// let adjusted = quell.adjust(id, Adjustment::default().run_now(true).priority(5)).await?;

@@ -19,7 +19,7 @@ use crate::Quell;
 /// let mut search = JobSearch::default();
 /// search.late = Some(Duration::from_secs(60));
 /// search.validate()?;
-/// # quell::Result::Ok(())
+/// # Ok::<(), quell::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobSearch {

@@ -292,7 +292,7 @@ impl Quell {
     /// use quell::{Batch, Payload, Policy, Quell, TaskName};
     ///
     /// let quell = Quell::open("memory:").await?;
-    /// let trigger = Policy::default().trigger(TaskName::new("mail")?, Payload::new(&1)?, None)?;
+    /// let trigger = Policy::default().trigger(TaskName::new("mail")?, Payload::encode(&1)?, None)?;
     /// let receipts = quell.enqueue(Batch::one(trigger)).await?;
     /// let job = quell.job(receipts[0].job().unwrap()).await?.unwrap();
     /// let waiting = quell.why_waiting(&job).await?.unwrap();

@@ -20,7 +20,7 @@
 //! let (resize, policy) = (TaskName::new("resize")?, Policy::default());
 //! let tasks = PullTasks::new(quell.clone()).task(resize.clone(), &policy)?;
 //!
-//! let trigger = policy.trigger(resize.clone(), Payload::new(&7)?, None)?;
+//! let trigger = policy.trigger(resize.clone(), Payload::encode(&7)?, None)?;
 //! quell.enqueue(Batch::one(trigger)).await?;
 //!
 //! let process = PullProcess::new(WorkerId::new("python-1")?, 4711);
