@@ -166,8 +166,13 @@ impl<B: Backend> Step<'_, B> {
     /// The queues there are, with their settings.
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
         let names = self.queue_names().await?;
-        self.load(names.iter().cloned().map(RowName::Queue)).await?;
-        self.load_pauses(names.into_iter().map(Paused::Queue)).await?;
+        self.load(names.into_iter().map(RowName::Queue)).await?;
+        let is_paused = |settings: &Option<quell_core::QueueSettings>| {
+            settings.as_ref().is_some_and(|settings| settings.paused)
+        };
+        let paused = self.rows.queues.iter().filter(|(_, settings)| is_paused(settings));
+        let paused: Vec<Paused> = paused.map(|(name, _)| Paused::Queue(name.clone())).collect();
+        self.load_pauses(paused).await?;
         let info = |(name, settings): (&QueueName, &Option<quell_core::QueueSettings>)| {
             Some(QueueInfo { name: name.clone(), settings: settings.clone()? })
         };
@@ -177,8 +182,10 @@ impl<B: Backend> Step<'_, B> {
     /// The tasks there are, with their settings.
     pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
         let names = self.task_names().await?;
-        self.load(names.iter().cloned().map(RowName::Task)).await?;
-        self.load_pauses(names.into_iter().map(Paused::Task)).await?;
+        self.load(names.into_iter().map(RowName::Task)).await?;
+        let paused = self.rows.tasks.iter().filter(|(_, settings)| settings.paused);
+        let paused: Vec<Paused> = paused.map(|(name, _)| Paused::Task(name.clone())).collect();
+        self.load_pauses(paused).await?;
         let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
             name: name.clone(),
             settings: settings.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use quell_core::alert::AlertState;
@@ -82,6 +83,22 @@ impl fmt::Display for Paused {
         match self {
             Paused::Queue(queue) => write!(f, "queue:{queue}"),
             Paused::Task(task) => write!(f, "task:{task}"),
+        }
+    }
+}
+
+/// Reads what [`Display`](fmt::Display) wrote.
+impl FromStr for Paused {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            Some(("queue", name)) => Ok(Paused::Queue(QueueName::new(name)?)),
+            Some(("task", name)) => Ok(Paused::Task(TaskName::new(name)?)),
+            _ => {
+                let message = format!("a pause is of {text:?}, which is no queue and no task");
+                Err(Error::new(ErrorKind::Corrupt, message))
+            }
         }
     }
 }

@@ -139,20 +139,19 @@ impl PostgresBackend {
         found: &mut Vec<(RowName, Row)>,
     ) -> Result<()> {
         const PAUSES: &str = "select name, since, by_whom from quell.pause where name = any($1)";
-        let paused = |name: &RowName| match name {
+        let paused = names.iter().filter_map(|name| match name {
             RowName::Pause(paused) => Some(paused.to_string()),
             _ => None,
-        };
-        let texts: Vec<String> = names.iter().filter_map(paused).collect();
+        });
+        let texts: Vec<String> = paused.collect();
         if texts.is_empty() {
             return Ok(());
         }
         let query = self.sql.query(PAUSES).bind(texts);
         for row in &step.fetch(self, "read pauses", query).await? {
-            let (text, by): (&str, Option<&str>) = (get(row, 0)?, get(row, 2)?);
-            let name = names.iter().find(|name| paused(name).as_deref() == Some(text));
-            let pause = Pause { since: time(row, 1)?, by: by.map(str::to_owned) };
-            found.extend(name.map(|name| (name.clone(), Row::Pause(pause))));
+            let name = get::<&str, _>(row, 0)?.parse()?;
+            let pause = Pause { since: time(row, 1)?, by: get(row, 2)? };
+            found.push((RowName::Pause(name), Row::Pause(pause)));
         }
         Ok(())
     }

@@ -215,25 +215,19 @@ pub(crate) async fn write_alert(
 }
 
 pub(crate) async fn load_pauses(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
-    const PAUSES: &str = "select k.value, p.since, p.by_whom
+    const PAUSES: &str = "select p.name, p.since, p.by_whom
            from json_each(?1) k cross join quell_pause p on p.name = k.value";
-    let texts: Vec<String> = names.iter().filter_map(|name| paused(name)).collect();
-    let rows = fetch(db, "read pauses", PAUSES, json(&texts)?).await?;
-    let mut found = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let (text, by): (&str, Option<&str>) = (get(row, 0)?, get(row, 2)?);
-        let name = names.iter().find(|name| paused(name).as_deref() == Some(text));
-        let pause = Pause { since: time(row, 1)?, by: by.map(str::to_owned) };
-        found.extend(name.map(|name| ((*name).clone(), Row::Pause(pause))));
-    }
-    Ok(found)
-}
-
-fn paused(name: &RowName) -> Option<String> {
-    match name {
+    let named = names.iter().filter_map(|name| match name {
         RowName::Pause(paused) => Some(paused.to_string()),
         _ => None,
-    }
+    });
+    let rows = fetch(db, "read pauses", PAUSES, json(&named.collect::<Vec<_>>())?).await?;
+    let row = |row: &SqliteRow| {
+        let name = get::<&str, _>(row, 0)?.parse()?;
+        let pause = Pause { since: time(row, 1)?, by: get(row, 2)? };
+        Ok((RowName::Pause(name), Row::Pause(pause)))
+    };
+    rows.iter().map(row).collect()
 }
 
 pub(crate) async fn write_pause(
