@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quell_core::limit::StartLog;
 use quell_core::part::{Rows, TaskKey};
-use quell_core::queue::Pause;
+use quell_core::queue::Remarks;
 use quell_core::schedule::Tick;
 use quell_core::{
     Error, ErrorKind, Job, JobId, JobState, QueueSettings, Result, ScheduleName, TaskSettings,
@@ -14,7 +14,7 @@ use quell_core::{
 };
 
 use crate::backend::{Backend, Changes, Entry, Index, Note, Place};
-use crate::rows::{KeyJobs, Paused, Row, RowName};
+use crate::rows::{KeyJobs, Row, RowName, SettingsOf};
 use crate::step::Step;
 
 /// The few entries of a row: the index, where the row stands there, and what the index says of it.
@@ -228,10 +228,10 @@ pub(crate) fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
     }
 }
 
-/// A pause on record, where it changes.
-fn note_pause(changes: &mut Changes, name: Paused, was: Option<Pause>, is: Option<Pause>) {
+/// What is on record beside settings, where it changes.
+fn note_remarks(changes: &mut Changes, name: SettingsOf, was: Remarks, is: Remarks) {
     if was != is {
-        changes.set(RowName::Pause(name), is.map(Row::Pause));
+        changes.set(RowName::Remarks(name), Some(is).filter(|is| !is.is_empty()).map(Row::Remarks));
     }
 }
 
@@ -240,26 +240,22 @@ fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows, assumed: &B
     for (queue, was, is) in differing(&before.queues, &after.queues) {
         let name = RowName::Queue(queue.clone());
         if !assumed.contains(&name) {
-            let split = |settings: &QueueSettings| settings.split_pause();
-            let was = was.and_then(|was| was.as_ref().map(split));
-            let row = is.map(|is| is.as_ref().map(split));
-            let pause =
-                row.as_ref().and_then(|is| is.as_ref().and_then(|(_, pause)| pause.clone()));
-            note_pause(
-                changes,
-                Paused::Queue(queue.clone()),
-                was.and_then(|(_, pause)| pause),
-                pause,
-            );
-            changes.set(name, row.map(|is| Row::Queue(is.map(|(settings, _)| Box::new(settings)))));
+            let split = |settings: Option<&Option<QueueSettings>>| {
+                settings.and_then(Option::as_ref).map(QueueSettings::split_remarks).unzip()
+            };
+            let ((_, was), (settings, remarks)) = (split(was), split(is));
+            let of = SettingsOf::Queue(queue.clone());
+            note_remarks(changes, of, was.unwrap_or_default(), remarks.unwrap_or_default());
+            changes.set(name, is.map(|_| Row::Queue(settings.map(Box::new))));
         }
     }
     for (task, was, is) in differing(&before.tasks, &after.tasks) {
         let name = RowName::Task(task.clone());
         if !assumed.contains(&name) {
-            let (settings, pause) = is.map(TaskSettings::split_pause).unzip();
-            let was = was.and_then(|was| was.split_pause().1);
-            note_pause(changes, Paused::Task(task.clone()), was, pause.flatten());
+            let (settings, remarks) = is.map(TaskSettings::split_remarks).unzip();
+            let was = was.map(|was| was.split_remarks().1).unwrap_or_default();
+            let of = SettingsOf::Task(task.clone());
+            note_remarks(changes, of, was, remarks.unwrap_or_default());
             changes.set(name, settings.map(Row::Task));
         }
     }

@@ -37,7 +37,7 @@ pub use backend::{
 pub use ends::EndWaiters;
 pub use engine::{Engine, caller_error, publish};
 pub use maps::Maps;
-pub use rows::{GATES, KeyJobs, Paused, Row, RowName};
+pub use rows::{GATES, KeyJobs, Row, RowName, SettingsOf};
 
 /// The README's examples run as documentation tests.
 #[cfg(doctest)]

@@ -13,7 +13,7 @@ use quell_core::{
 use crate::backend::{Backend, Index, Scan};
 use crate::changes::key_of;
 use crate::known::Known;
-use crate::rows::{Paused, Row, RowName};
+use crate::rows::{Row, RowName, SettingsOf};
 use crate::step::Step;
 
 /// Entries that are read at a time.
@@ -286,31 +286,32 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn load_queue(&mut self, queue: &QueueName) -> Result<()> {
         self.load_starts(queue).await?;
         self.load([RowName::Queue(queue.clone()), RowName::Turn(queue.clone())]).await?;
-        self.load_pauses([Paused::Queue(queue.clone())]).await
+        self.load_remarks([SettingsOf::Queue(queue.clone())]).await
     }
 
-    /// Loads the pauses on record of queues and tasks whose settings are loaded, into those.
-    pub(crate) async fn load_pauses(
+    /// Loads what is on record beside settings that are loaded, into those.
+    pub(crate) async fn load_remarks(
         &mut self,
-        names: impl IntoIterator<Item = Paused>,
+        names: impl IntoIterator<Item = SettingsOf>,
     ) -> Result<()> {
-        let names: Vec<RowName> = names.into_iter().map(RowName::Pause).collect();
+        let names: Vec<RowName> = names.into_iter().map(RowName::Remarks).collect();
         self.load(names.iter().cloned()).await?;
         for name in names {
-            let (RowName::Pause(paused), Some(Row::Pause(pause))) = (&name, self.others.get(&name))
+            let (RowName::Remarks(of), Some(Row::Remarks(remarks))) =
+                (&name, self.others.get(&name))
             else {
                 continue;
             };
-            let pause = Some(pause.clone());
-            match paused {
-                Paused::Queue(queue) => {
+            let remarks = remarks.clone();
+            match of {
+                SettingsOf::Queue(queue) => {
                     if let Some(Some(settings)) = self.rows.queues.get_mut(queue) {
-                        *settings = mem::take(settings).with_pause(pause);
+                        *settings = mem::take(settings).with_remarks(remarks);
                     }
                 }
-                Paused::Task(task) => {
+                SettingsOf::Task(task) => {
                     if let Some(settings) = self.rows.tasks.get_mut(task) {
-                        *settings = mem::take(settings).with_pause(pause);
+                        *settings = mem::take(settings).with_remarks(remarks);
                     }
                 }
             }

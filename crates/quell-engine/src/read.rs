@@ -13,7 +13,7 @@ use tracing::warn;
 
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
 use crate::load::PAGE;
-use crate::rows::{Paused, Row, RowName};
+use crate::rows::{Row, RowName, SettingsOf};
 use crate::step::Step;
 use crate::upkeep::job_of;
 
@@ -166,13 +166,8 @@ impl<B: Backend> Step<'_, B> {
     /// The queues there are, with their settings.
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
         let names = self.queue_names().await?;
-        self.load(names.into_iter().map(RowName::Queue)).await?;
-        let is_paused = |settings: &Option<quell_core::QueueSettings>| {
-            settings.as_ref().is_some_and(|settings| settings.paused)
-        };
-        let paused = self.rows.queues.iter().filter(|(_, settings)| is_paused(settings));
-        let paused: Vec<Paused> = paused.map(|(name, _)| Paused::Queue(name.clone())).collect();
-        self.load_pauses(paused).await?;
+        self.load(names.iter().cloned().map(RowName::Queue)).await?;
+        self.load_remarks(names.into_iter().map(SettingsOf::Queue)).await?;
         let info = |(name, settings): (&QueueName, &Option<quell_core::QueueSettings>)| {
             Some(QueueInfo { name: name.clone(), settings: settings.clone()? })
         };
@@ -184,8 +179,9 @@ impl<B: Backend> Step<'_, B> {
         let names = self.task_names().await?;
         self.load(names.into_iter().map(RowName::Task)).await?;
         let paused = self.rows.tasks.iter().filter(|(_, settings)| settings.paused);
-        let paused: Vec<Paused> = paused.map(|(name, _)| Paused::Task(name.clone())).collect();
-        self.load_pauses(paused).await?;
+        let paused: Vec<SettingsOf> =
+            paused.map(|(name, _)| SettingsOf::Task(name.clone())).collect();
+        self.load_remarks(paused).await?;
         let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
             name: name.clone(),
             settings: settings.clone(),

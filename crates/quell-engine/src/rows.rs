@@ -12,7 +12,7 @@ use quell_core::heartbeat::WorkerRow;
 use quell_core::idempotency::Record;
 use quell_core::limit::StartLog;
 use quell_core::part::TaskKey;
-use quell_core::queue::Pause;
+use quell_core::queue::Remarks;
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     AlertName, Attempt, Effect, Error, ErrorKind, Job, JobId, Key, Origin, Past, QueueName,
@@ -65,38 +65,38 @@ pub enum RowName {
     Worker(WorkerId, u32),
     /// An alert.
     Alert(AlertName),
-    /// Since when and by whom a queue or a task is paused.
-    Pause(Paused),
+    /// What is on record beside the settings of a queue or a task.
+    Remarks(SettingsOf),
 }
 
-/// What is paused.
+/// What has settings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Paused {
+pub enum SettingsOf {
     /// A queue.
     Queue(QueueName),
     /// A task, in each queue.
     Task(TaskName),
 }
 
-impl fmt::Display for Paused {
+impl fmt::Display for SettingsOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Paused::Queue(queue) => write!(f, "queue:{queue}"),
-            Paused::Task(task) => write!(f, "task:{task}"),
+            SettingsOf::Queue(queue) => write!(f, "queue:{queue}"),
+            SettingsOf::Task(task) => write!(f, "task:{task}"),
         }
     }
 }
 
 /// Reads what [`Display`](fmt::Display) wrote.
-impl FromStr for Paused {
+impl FromStr for SettingsOf {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
-            Some(("queue", name)) => Ok(Paused::Queue(QueueName::new(name)?)),
-            Some(("task", name)) => Ok(Paused::Task(TaskName::new(name)?)),
+            Some(("queue", name)) => Ok(SettingsOf::Queue(QueueName::new(name)?)),
+            Some(("task", name)) => Ok(SettingsOf::Task(TaskName::new(name)?)),
             _ => {
-                let message = format!("a pause is of {text:?}, which is no queue and no task");
+                let message = format!("remarks are of {text:?}, which is no queue and no task");
                 Err(Error::new(ErrorKind::Corrupt, message))
             }
         }
@@ -145,8 +145,8 @@ pub enum Row {
     Worker(Box<WorkerRow>),
     /// An alert, and how often it was written.
     Alert(u64, Box<AlertState>),
-    /// Since when and by whom something is paused.
-    Pause(Pause),
+    /// What is on record beside settings.
+    Remarks(Remarks),
 }
 
 /// Which jobs of a debounce key wait and run. Every step that begins or ends one of them changes this

@@ -240,7 +240,7 @@ impl<'b, B: Backend> Step<'b, B> {
                 | RowName::Origin(_)
                 | RowName::Worker(..)
                 | RowName::Alert(_)
-                | RowName::Pause(_)
+                | RowName::Remarks(_)
                 | RowName::Aside(_)),
                 row,
             ) => drop(self.others.insert(name, row)),

@@ -17,7 +17,7 @@ use tracing::error;
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
 use crate::changes::{expiry_of, key_of, note_names};
 use crate::load::PAGE;
-use crate::rows::{Paused, Row, RowName};
+use crate::rows::{Row, RowName, SettingsOf};
 use crate::step::Step;
 
 /// Whether a job that cannot be decoded was set aside.
@@ -88,7 +88,7 @@ impl<B: Backend> Step<'_, B> {
     ) -> Result<Option<()>> {
         self.load_all_settings().await?;
         self.load([RowName::Task(task.clone())]).await?;
-        self.load_pauses([Paused::Task(task.clone())]).await?;
+        self.load_remarks([SettingsOf::Task(task.clone())]).await?;
         self.close_gates();
         Ok(self.take(|part| part.set_task(task, settings)))
     }

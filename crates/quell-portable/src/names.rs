@@ -21,7 +21,7 @@ use std::fmt::Write;
 
 use quell_core::part::TaskKey;
 use quell_core::{JobId, Timestamp};
-use quell_engine::{Index, Kind, Paused, Place, RowName};
+use quell_engine::{Index, Kind, Place, RowName, SettingsOf};
 
 /// The longest text that stands in a name as it is.
 const LONGEST_TEXT: usize = 60;
@@ -55,8 +55,8 @@ pub(crate) fn of_row(name: &RowName) -> String {
             format!("y:{}:{incarnation:08x}", text(worker.as_str()))
         }
         RowName::Alert(name) => format!("a:{}", text(name.as_str())),
-        RowName::Pause(Paused::Queue(queue)) => format!("p:q:{}", text(queue.as_str())),
-        RowName::Pause(Paused::Task(task)) => format!("p:t:{}", text(task.as_str())),
+        RowName::Remarks(SettingsOf::Queue(queue)) => format!("p:q:{}", text(queue.as_str())),
+        RowName::Remarks(SettingsOf::Task(task)) => format!("p:t:{}", text(task.as_str())),
     }
 }
 

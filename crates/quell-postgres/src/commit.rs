@@ -114,7 +114,7 @@ impl Sorted {
                 | RowName::Task(_)
                 | RowName::Worker(..)
                 | RowName::Alert(_)
-                | RowName::Pause(_)),
+                | RowName::Remarks(_)),
                 row,
             ) => self.others.push((name, row)),
         }
@@ -299,12 +299,12 @@ impl Tx {
                 };
                 self.write_alert(alert, row, is_new).await
             }
-            (RowName::Pause(paused), row) => {
-                let pause = match row {
-                    Some(Row::Pause(pause)) => Some(pause),
+            (RowName::Remarks(of), row) => {
+                let remarks = match row {
+                    Some(Row::Remarks(remarks)) => Some(remarks),
                     _ => None,
                 };
-                self.write_pause(paused, pause).await
+                self.write_remarks(of, remarks).await
             }
             _ => Ok(()),
         }

@@ -27,7 +27,7 @@ const MIGRATIONS: [&str; 4] = [
     ),
     include_str!("sql/traces.sql"),
     include_str!("sql/turns.sql"),
-    include_str!("sql/pauses.sql"),
+    include_str!("sql/remarks.sql"),
 ];
 
 const WHAT: &str = "migrate the schema";

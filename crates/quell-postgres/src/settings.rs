@@ -7,18 +7,18 @@
 use std::collections::BTreeSet;
 
 use quell_core::heartbeat::WorkerRow;
-use quell_core::queue::Pause;
+use quell_core::queue::Remarks;
 use quell_core::{
     AlertName, AlertState, QueueName, QueueSettings, Result, TaskName, TaskSettings, WorkerId,
 };
-use quell_engine::{Entry, Kind, Paused, Place, Row, RowName, Scan, Seen};
+use quell_engine::{Entry, Kind, Place, Row, RowName, Scan, Seen, SettingsOf};
 use sqlx::postgres::PgRow;
 
 use crate::alerts::decode_alert;
 use crate::backend::PostgresBackend;
 use crate::error::corrupt;
 use crate::read::parse_settings;
-use crate::row::{get, signed, signed_count, time};
+use crate::row::{get, signed, signed_count};
 use crate::step::Step;
 use crate::tx::Tx;
 use crate::workers::{decode_worker, json, micros, worker_columns};
@@ -77,7 +77,7 @@ impl PostgresBackend {
         }
         self.load_workers(step, names, found).await?;
         self.load_alerts(step, names, found).await?;
-        self.load_pauses(step, names, found).await
+        self.load_remarks(step, names, found).await
     }
 
     async fn load_workers(
@@ -132,26 +132,27 @@ impl PostgresBackend {
         Ok(())
     }
 
-    async fn load_pauses(
+    async fn load_remarks(
         &self,
         step: &mut Step,
         names: &BTreeSet<RowName>,
         found: &mut Vec<(RowName, Row)>,
     ) -> Result<()> {
-        const PAUSES: &str = "select name, since, by_whom from quell.pause where name = any($1)";
-        let paused = names.iter().filter_map(|name| match name {
-            RowName::Pause(paused) => Some(paused.to_string()),
+        const REMARKS: &str = "select name, remarks from quell.remarks where name = any($1)";
+        let named = names.iter().filter_map(|name| match name {
+            RowName::Remarks(of) => Some(of.to_string()),
             _ => None,
         });
-        let texts: Vec<String> = paused.collect();
-        if texts.is_empty() {
+        let named: Vec<String> = named.collect();
+        if named.is_empty() {
             return Ok(());
         }
-        let query = self.sql.query(PAUSES).bind(texts);
-        for row in &step.fetch(self, "read pauses", query).await? {
-            let name = get::<&str, _>(row, 0)?.parse()?;
-            let pause = Pause { since: time(row, 1)?, by: get(row, 2)? };
-            found.push((RowName::Pause(name), Row::Pause(pause)));
+        let query = self.sql.query(REMARKS).bind(named);
+        for row in &step.fetch(self, "read remarks", query).await? {
+            let of = get::<&str, _>(row, 0)?.parse()?;
+            let remarks = serde_json::from_str(get(row, 1)?)
+                .map_err(|error| corrupt(format_args!("the remarks of {of}: {error}")))?;
+            found.push((RowName::Remarks(of), Row::Remarks(remarks)));
         }
         Ok(())
     }
@@ -283,21 +284,21 @@ impl Tx {
         self.run("write a worker", query).await
     }
 
-    /// Writes since when and by whom something is paused, or removes that.
-    pub(crate) async fn write_pause(
+    /// Writes what is on record beside settings, or removes that.
+    pub(crate) async fn write_remarks(
         &mut self,
-        paused: &Paused,
-        pause: Option<&Pause>,
+        of: &SettingsOf,
+        remarks: Option<&Remarks>,
     ) -> Result<()> {
-        const PUT: &str = "insert into quell.pause (name, since, by_whom) values ($1, $2, $3)
-              on conflict (name) do update set since = excluded.since, by_whom = excluded.by_whom";
-        const REMOVE: &str = "delete from quell.pause where name = $1";
-        let name = paused.to_string();
-        let Some(Pause { since, by }) = pause else {
-            return self.run("remove a pause", self.sql.query(REMOVE).bind(name)).await;
+        const PUT: &str = "insert into quell.remarks (name, remarks) values ($1, $2)
+              on conflict (name) do update set remarks = excluded.remarks";
+        const REMOVE: &str = "delete from quell.remarks where name = $1";
+        let Some(remarks) = remarks else {
+            return self.run("remove remarks", self.sql.query(REMOVE).bind(of.to_string())).await;
         };
-        let query = self.sql.query(PUT).bind(name).bind(since.as_micros()).bind(by.clone());
-        self.run("write a pause", query).await
+        let text = serde_json::to_string(remarks)
+            .map_err(|error| corrupt(format_args!("the remarks of {of}: {error}")))?;
+        self.run("write remarks", self.sql.query(PUT).bind(of.to_string()).bind(text)).await
     }
 
     /// Writes an alert, or removes it; one that the step saw is locked. If another call makes it at the

@@ -379,7 +379,7 @@ impl Writes {
                 (keys.workers(), worker_field(worker, *incarnation))
             }
             RowName::Alert(name) => (keys.alerts(), name.to_string()),
-            RowName::Pause(paused) => (keys.pauses(), paused.to_string()),
+            RowName::Remarks(of) => (keys.remarks(), of.to_string()),
             // What runs is counted, and the version of names and settings is compared.
             _ => return Ok(()),
         };
@@ -399,7 +399,7 @@ impl Writes {
             Some(Row::Origin(id)) => id.to_string().into_bytes(),
             Some(Row::Worker(row)) => to_json(&row)?,
             Some(Row::Alert(version, state)) => to_json(&(version, state))?,
-            Some(Row::Pause(pause)) => to_json(&pause)?,
+            Some(Row::Remarks(remarks)) => to_json(&remarks)?,
             Some(_) => return Ok(()),
         };
         self.hash_set(key, field, value);

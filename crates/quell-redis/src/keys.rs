@@ -99,8 +99,8 @@ impl Keys {
         unreadable_rows: "unreadable-rows",
         /// Alerts, by name.
         alerts: "alerts",
-        /// Since when and by whom queues and tasks are paused.
-        pauses: "pauses",
+        /// What is on record beside the settings of queues and tasks.
+        remarks: "remarks",
         /// Worker rows, by name and incarnation.
         workers: "workers",
     }

@@ -41,7 +41,7 @@ pub(crate) fn cell_of(open: &Open, name: &RowName) -> Option<Cell> {
             Cell::new(keys.workers(), worker_field(worker, *incarnation))
         }
         RowName::Alert(name) => Cell::new(keys.alerts(), name.as_str()),
-        RowName::Pause(paused) => Cell::new(keys.pauses(), paused.to_string()),
+        RowName::Remarks(of) => Cell::new(keys.remarks(), of.to_string()),
         RowName::Job(id) => Cell::new(keys.jobs(), id.to_string()),
         RowName::Key(_)
         | RowName::Queue(_)
@@ -79,7 +79,7 @@ fn decode(name: &RowName, bytes: &[u8]) -> Result<Option<Row>> {
             let (version, state) = from_json("an alert", bytes)?;
             Row::Alert(version, Box::new(state))
         }
-        RowName::Pause(_) => Row::Pause(from_json("a pause", bytes)?),
+        RowName::Remarks(_) => Row::Remarks(from_json("remarks", bytes)?),
         _ => return Ok(None),
     }))
 }

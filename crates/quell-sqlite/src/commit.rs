@@ -21,7 +21,7 @@ use crate::backend::Loaded;
 use crate::counts::{decode_lane_state, lane_state_columns};
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_holds, write_memories, write_records};
-use crate::others::{write_alert, write_pause, write_schedule, write_worker};
+use crate::others::{write_alert, write_remarks, write_schedule, write_worker};
 use crate::row::signed;
 use crate::tx::Tx;
 use crate::write::{bind, put};
@@ -201,10 +201,10 @@ impl Tx {
                 write_alert(db, name, Some((*version, state))).await
             }
             (RowName::Alert(name), None) => write_alert(db, name, None).await,
-            (RowName::Pause(paused), Some(Row::Pause(pause))) => {
-                write_pause(db, paused, Some(pause)).await
+            (RowName::Remarks(of), Some(Row::Remarks(remarks))) => {
+                write_remarks(db, of, Some(remarks)).await
             }
-            (RowName::Pause(paused), None) => write_pause(db, paused, None).await,
+            (RowName::Remarks(of), None) => write_remarks(db, of, None).await,
             (name, row) => Err(corrupt(format_args!("a step writes {row:?} as {name:?}"))),
         }
     }

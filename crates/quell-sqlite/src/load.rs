@@ -56,7 +56,7 @@ impl SqliteTx {
                 RowName::Origin(_) => others::load_origins(self.connection(), names).await?,
                 RowName::Worker(..) => others::load_workers(self.connection(), names).await?,
                 RowName::Alert(_) => others::load_alerts(self.connection(), names).await?,
-                RowName::Pause(_) => others::load_pauses(self.connection(), names).await?,
+                RowName::Remarks(_) => others::load_remarks(self.connection(), names).await?,
             };
             found.extend(rows);
         }

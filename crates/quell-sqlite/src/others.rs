@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use quell_core::heartbeat::WorkerRow;
-use quell_core::queue::Pause;
+use quell_core::queue::Remarks;
 use quell_core::schedule::{ScheduleInfo, ScheduleState, Tick, TickedBy};
 use quell_core::{AlertName, AlertState, JobId, Result, ScheduleName, Timestamp, WorkerId};
 use quell_engine::sql::{decode_names, decode_schedule};
-use quell_engine::{Paused, Row, RowName};
+use quell_engine::{Row, RowName, SettingsOf};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -214,35 +214,33 @@ pub(crate) async fn write_alert(
     query.execute(db).await.map(drop).map_err(|e| explain("write an alert", e))
 }
 
-pub(crate) async fn load_pauses(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
-    const PAUSES: &str = "select p.name, p.since, p.by_whom
-           from json_each(?1) k cross join quell_pause p on p.name = k.value";
+pub(crate) async fn load_remarks(db: &mut SqliteConnection, names: &[&RowName]) -> Result<Found> {
+    const REMARKS: &str = "select r.name, r.remarks
+           from json_each(?1) k cross join quell_remarks r on r.name = k.value";
     let named = names.iter().filter_map(|name| match name {
-        RowName::Pause(paused) => Some(paused.to_string()),
+        RowName::Remarks(of) => Some(of.to_string()),
         _ => None,
     });
-    let rows = fetch(db, "read pauses", PAUSES, json(&named.collect::<Vec<_>>())?).await?;
+    let rows = fetch(db, "read remarks", REMARKS, json(&named.collect::<Vec<_>>())?).await?;
     let row = |row: &SqliteRow| {
-        let name = get::<&str, _>(row, 0)?.parse()?;
-        let pause = Pause { since: time(row, 1)?, by: get(row, 2)? };
-        Ok((RowName::Pause(name), Row::Pause(pause)))
+        let of = get::<&str, _>(row, 0)?.parse()?;
+        let remarks = serde_json::from_str(get(row, 1)?)
+            .map_err(|error| corrupt(format_args!("the remarks of {of}: {error}")))?;
+        Ok((RowName::Remarks(of), Row::Remarks(remarks)))
     };
     rows.iter().map(row).collect()
 }
 
-pub(crate) async fn write_pause(
+pub(crate) async fn write_remarks(
     db: &mut SqliteConnection,
-    paused: &Paused,
-    pause: Option<&Pause>,
+    of: &SettingsOf,
+    remarks: Option<&Remarks>,
 ) -> Result<()> {
-    const PUT: &str =
-        "insert or replace into quell_pause (name, since, by_whom) values (?1, ?2, ?3)";
-    const REMOVE: &str = "delete from quell_pause where name = ?1";
-    let query = match pause {
-        None => sqlx::query(REMOVE).bind(paused.to_string()),
-        Some(Pause { since, by }) => {
-            sqlx::query(PUT).bind(paused.to_string()).bind(since.as_micros()).bind(by.clone())
-        }
+    const PUT: &str = "insert or replace into quell_remarks (name, remarks) values (?1, ?2)";
+    const REMOVE: &str = "delete from quell_remarks where name = ?1";
+    let query = match remarks {
+        None => sqlx::query(REMOVE).bind(of.to_string()),
+        Some(remarks) => sqlx::query(PUT).bind(of.to_string()).bind(json(remarks)?),
     };
-    query.execute(db).await.map(drop).map_err(|e| explain("write a pause", e))
+    query.execute(db).await.map(drop).map_err(|e| explain("write remarks", e))
 }

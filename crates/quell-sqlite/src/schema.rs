@@ -13,8 +13,11 @@ use crate::error::{corrupt, explain};
 const SCHEMA: &str = include_str!("sql/schema.sql");
 const FIRST: i64 = 11;
 /// What came after that, in order: each raises the version by one.
-const MIGRATIONS: [&str; 3] =
-    [include_str!("sql/traces.sql"), include_str!("sql/turns.sql"), include_str!("sql/pauses.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("sql/traces.sql"),
+    include_str!("sql/turns.sql"),
+    include_str!("sql/remarks.sql"),
+];
 
 /// Brings the schema up to date.
 pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {

@@ -38,6 +38,7 @@ async fn open() -> Opened {
         spec: Spec::every(Duration::from_secs(60), Rig::START).unwrap(),
         catch_up: CatchUp::None,
         trigger: plain("1"),
+        declared: None,
     };
     store.set_schedule(Some(Rig::START), &schedule).await.unwrap();
     store.delete_schedule(Some(Rig::START), &schedule.name).await.unwrap();

@@ -212,6 +212,15 @@ pub(super) const BUGS: &[Bug] = &[
         })],
         ..Bug::new("ForgetsWhoPauses", 33, "the caller of a pause is not kept")
     },
+    Bug {
+        suite: &["r32_a_declaration_stays_on_record_beside_settings_by_hand"],
+        bends: &[Bend::Ask(|_, _, operation| {
+            settings(operation, |it| {
+                it.declared.get_or_insert_with(|| "by hand".to_owned());
+            });
+        })],
+        ..Bug::new("ForgetsDeclarations", 32, "settings by hand replace the declaration on record")
+    },
 ];
 
 /// A claim leaves room for slots that are leaked.

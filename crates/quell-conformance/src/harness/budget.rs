@@ -139,7 +139,8 @@ async fn fill(store: &dyn Store, now: Timestamp, size: u64) -> Result<()> {
     let window = |text: &str| keyed_with(text, long, Fold::Last, "1");
     let name = ScheduleName::new(OLD).expect("valid");
     let trigger = NewTrigger { queue: crowd(), ..window("ticks") };
-    let schedule = Schedule { name: name.clone(), spec, catch_up: CatchUp::All, trigger };
+    let schedule =
+        Schedule { name: name.clone(), spec, catch_up: CatchUp::All, trigger, declared: None };
     store.set_schedule(Some(now.before(secs(10 * size))), &schedule).await?;
     while store.tick(Some(now), 1_000).await?.next.is_some_and(|next| next <= now) {}
     store.set_schedule_state(Some(now), &name, ScheduleState::Paused).await?;

@@ -123,7 +123,7 @@ fn beat() -> ScheduleName {
 
 fn schedule() -> Schedule {
     let spec = Spec::every(secs(10), Timestamp::from_secs(0)).expect("valid");
-    Schedule { name: beat(), spec, catch_up: CatchUp::All, trigger: keyed("k") }
+    Schedule { name: beat(), spec, catch_up: CatchUp::All, trigger: keyed("k"), declared: None }
 }
 
 fn alive() -> Heartbeat {

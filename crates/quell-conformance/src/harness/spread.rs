@@ -30,6 +30,7 @@ pub fn schedule(queue: QueueName) -> Schedule {
         spec: Spec::every(secs(10), Rig::START).expect("a valid interval"),
         catch_up: CatchUp::All,
         trigger: NewTrigger { queue, ..plain("1") },
+        declared: None,
     }
 }
 

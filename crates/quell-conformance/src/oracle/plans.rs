@@ -53,7 +53,7 @@ pub(super) fn schedule(name: u8, spec: u8, catch_up: CatchUp, call: &Call) -> Sc
     let spec = spec.expect("a valid plan");
     // A schedule with one of these is refused before a store sees it.
     let trigger = NewTrigger { idempotency: None, trace: None, ..call.trigger() };
-    Schedule { name: schedule_name(name), spec, catch_up, trigger }
+    Schedule { name: schedule_name(name), spec, catch_up, trigger, declared: None }
 }
 
 /// From this number of seconds after the start, perhaps before it.

@@ -352,6 +352,7 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
                 let order = PartitionOrder::default();
                 QueueSettings {
                     paused_by: concurrency.map(|n| format!("caller {n}")),
+                    declared: worker.map(|n| format!("declaration {n}")),
                     concurrency,
                     worker_concurrency: worker,
                     partition_concurrency: partition,

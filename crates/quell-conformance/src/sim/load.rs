@@ -104,7 +104,7 @@ pub(super) fn schedule(plan: &Plan, planned: &Planned, index: usize) -> Schedule
     let trigger = trigger(&call, 1_000_000 + index, 0, &Release::first(plan));
     // A tick has no caller.
     let trigger = NewTrigger { trace: None, ..trigger };
-    Schedule { name: schedule_name(index), spec, catch_up, trigger }
+    Schedule { name: schedule_name(index), spec, catch_up, trigger, declared: None }
 }
 
 pub(super) fn schedule_name(index: usize) -> ScheduleName {

@@ -403,11 +403,33 @@ pub async fn r33_a_pause_is_on_record_with_its_time_and_caller(mut rig: Rig) {
     rig.set_queue(QueueSettings::default().paused(true)).await;
     rig.store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(12, None));
-    let long = "x".repeat(QueueSettings::MOST_PAUSED_BY + 1);
+    let long = "x".repeat(QueueSettings::MOST_REMARK + 1);
     let queue = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
     let task = rig.store.set_task(&task("t"), &of_task(&long)).await.expect_err("refused");
     assert_eq!((queue.field(), task.field()), (Some("paused_by"), Some("paused_by")));
     assert_eq!(shown(&rig).await, both(12, None));
+}
+
+/// The declaration that was applied last stays on record, whatever is set by hand, until another one is
+/// applied or the queue is deleted.
+pub async fn r32_a_declaration_stays_on_record_beside_settings_by_hand(rig: Rig) {
+    let declared = async |rig: &Rig| {
+        let known = rig.store.queues().await.expect("lists");
+        known.into_iter().map(|known| known.settings.declared).collect::<Vec<_>>()
+    };
+    let by = |digest: &str| QueueSettings::default().declared(digest.to_owned());
+    rig.set_queue(by("one").debounce(crate::rig::debounce().thresholds)).await;
+    assert_eq!(declared(&rig).await, [Some("one".to_owned())]);
+    rig.set_queue(QueueSettings::default().paused(true)).await;
+    assert_eq!(declared(&rig).await, [Some("one".to_owned())]);
+    rig.set_queue(by("two")).await;
+    assert_eq!(declared(&rig).await, [Some("two".to_owned())]);
+    let long = "x".repeat(QueueSettings::MOST_REMARK + 1);
+    let refused = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
+    assert_eq!(refused.field(), Some("declared"));
+    rig.store.delete_queue(&queue()).await.expect("deletes");
+    rig.set_queue(QueueSettings::default()).await;
+    assert_eq!(declared(&rig).await, [None]);
 }
 
 /// Every setting is kept as it was set.

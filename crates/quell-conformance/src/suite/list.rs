@@ -131,6 +131,7 @@ macro_rules! rule_tests {
                     r32_a_deleted_queue_waits_until_it_is_set_again needs ExactLimits,
                     r33_a_paused_task_waits_and_others_go_on,
                     r33_a_pause_is_on_record_with_its_time_and_caller,
+                    r32_a_declaration_stays_on_record_beside_settings_by_hand,
                     r32_all_settings_are_kept needs ExactLimits,
                     r40_limits_that_cannot_be_meant_are_refused needs ExactLimits,
                 ]

@@ -22,7 +22,7 @@ fn name(text: &str) -> ScheduleName {
 /// Every ten seconds from the start of the test.
 fn every_ten(text: &str, catch_up: CatchUp) -> Schedule {
     let spec = Spec::every(secs(10), Rig::START).expect("a valid interval");
-    Schedule { name: name(text), spec, catch_up, trigger: plain("1") }
+    Schedule { name: name(text), spec, catch_up, trigger: plain("1"), declared: None }
 }
 
 async fn set(rig: &Rig, schedule: &Schedule) {
@@ -185,6 +185,11 @@ pub async fn r36_a_schedule_is_set_again(mut rig: Rig) {
     let payloads: Vec<_> =
         rig.claim().await.iter().map(|job| job.payload.as_str().to_owned()).collect();
     assert_eq!(payloads, ["1", "2"]);
+    // R32: a declaration stays on record beside what is set by hand.
+    let declared = Some("one".to_owned());
+    set(&rig, &Schedule { declared: declared.clone(), ..other.clone() }).await;
+    set(&rig, &other).await;
+    assert_eq!(info(&rig).await.schedule, Schedule { declared, ..other.clone() });
 
     let spec = Spec::every(secs(5), Rig::START).expect("valid");
     set(rig.at(31), &Schedule { spec, ..other }).await;

@@ -7,11 +7,11 @@
 mod claim;
 pub mod limit;
 pub mod line;
-mod pause;
 pub mod poll;
+pub(crate) mod remarks;
 mod settings;
 pub mod turn;
 
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
-pub use pause::Pause;
+pub use remarks::Remarks;
 pub use settings::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};

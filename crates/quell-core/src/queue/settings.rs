@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::pause::{check_paused_by, splits_pause};
+use super::remarks::check_text;
 use crate::setters::setters;
 use crate::window::Thresholds;
 use crate::{Error, QueueName, Result, TaskName, Timestamp};
@@ -77,10 +77,15 @@ pub struct QueueSettings {
     // An earlier version refuses members that it does not know, so stores keep a pause apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_since: Option<Timestamp>,
-    /// Who paused it, by the words of that caller: [`MOST_PAUSED_BY`](Self::MOST_PAUSED_BY) bytes at
+    /// Who paused it, by the words of that caller: [`MOST_REMARK`](Self::MOST_REMARK) bytes at
     /// most. It stays while the queue stays paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
+    /// Which declaration these settings were set by last, by a text of its author such as a digest of it. It
+    /// stays where settings are set without one, so that the author sees whether the declaration changed
+    /// since, and leaves alone what was changed by hand (R32).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared: Option<String>,
     /// The debounce thresholds of tasks that name none (R14).
     pub debounce: Option<Thresholds>,
 }
@@ -94,13 +99,13 @@ setters!(QueueSettings {
     partition_rate? Rate,
     paused: bool,
     paused_by? String,
+    declared? String,
     debounce? Thresholds,
 });
-splits_pause!(QueueSettings);
 
 impl QueueSettings {
-    /// The most bytes of [`paused_by`](field@Self::paused_by).
-    pub const MOST_PAUSED_BY: usize = 255;
+    /// The most bytes of [`paused_by`](field@Self::paused_by) and of [`declared`](field@Self::declared).
+    pub const MOST_REMARK: usize = 255;
 
     /// Refuses what cannot be meant (R40).
     ///
@@ -118,7 +123,8 @@ impl QueueSettings {
             );
             return Err(Error::invalid("partition_concurrency", message));
         }
-        check_paused_by(self.paused_by.as_deref())?;
+        check_text("paused_by", self.paused_by.as_deref())?;
+        check_text("declared", self.declared.as_deref())?;
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
         match self.rate.zip(self.partition_rate) {
@@ -169,10 +175,13 @@ impl QueueSettings {
     }
 
     /// What a store keeps of these settings in place of `before`: completed, and with the pause on record.
-    /// A pause keeps its time and its caller while it lasts (R33).
+    /// A pause keeps its time and its caller while it lasts (R33). The declaration on record stays where
+    /// these settings name none (R32).
     #[must_use]
     pub fn kept(&self, before: Option<&QueueSettings>, now: Timestamp) -> Self {
         let mut settings = self.completed();
+        let declared = || before.and_then(|before| before.declared.clone());
+        settings.declared = self.declared.clone().or_else(declared);
         let before = before.filter(|before| before.paused);
         let before = before.map(|before| (before.paused_since, before.paused_by.clone()));
         let pause = self.paused.then(|| before.unwrap_or((Some(now), self.paused_by.clone())));
@@ -253,7 +262,6 @@ setters!(TaskSettings {
     paused: bool,
     paused_by? String,
 });
-splits_pause!(TaskSettings);
 
 impl TaskSettings {
     /// Refuses what cannot be meant (R40).
@@ -261,7 +269,7 @@ impl TaskSettings {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
     pub fn validate(&self) -> Result<()> {
-        check_paused_by(self.paused_by.as_deref())
+        check_text("paused_by", self.paused_by.as_deref())
     }
 
     /// What a store keeps of these settings in place of `before`, as [`QueueSettings::kept`].
@@ -378,21 +386,35 @@ mod tests {
         assert_eq!(again, QueueSettings { concurrency: Some(3), ..first });
         let open = QueueSettings { paused: false, ..again.clone() }.kept(Some(&again), at(9));
         assert_eq!(open, QueueSettings::default().concurrency(3));
-        let (apart, pause) = again.split_pause();
+        let (apart, remarks) = again.split_remarks();
         let text = serde_json::to_string(&apart).unwrap();
         assert!(!text.contains("paused_"), "an earlier version reads it: {text}");
-        assert_eq!(apart.with_pause(pause.clone()), again);
-        assert_eq!(open.clone().with_pause(pause), open, "it is not paused");
+        assert_eq!(apart.with_remarks(remarks.clone()), again);
+        assert_eq!(open.clone().with_remarks(remarks), open, "it is not paused");
 
         let by = |by: &str| TaskSettings::default().paused(true).paused_by(by.to_owned());
         let first = by("ann").kept(None, at(5));
         assert_eq!((first.paused_since, first.paused_by.as_deref()), (Some(at(5)), Some("ann")));
         assert_eq!(by("bob").kept(Some(&first), at(9)), first);
-        let (apart, pause) = first.split_pause();
+        let (apart, remarks) = first.split_remarks();
         assert_eq!((apart.paused_since, &apart.paused_by), (None, &None));
-        assert_eq!(apart.with_pause(pause), first);
+        assert_eq!(apart.with_remarks(remarks), first);
         let open = TaskSettings { paused: false, ..first.clone() };
         assert_eq!(open.kept(Some(&first), at(9)), TaskSettings::default());
+    }
+
+    #[test]
+    fn r32_a_declaration_on_record_stays_until_another_is_applied() {
+        let by = |digest: &str| QueueSettings::default().declared(digest.to_owned());
+        let first = by("one").concurrency(2).kept(None, Timestamp::from_secs(1));
+        assert_eq!(first.declared.as_deref(), Some("one"));
+        let by_hand = QueueSettings::default().concurrency(7);
+        let changed = by_hand.kept(Some(&first), Timestamp::from_secs(2));
+        assert_eq!((changed.concurrency, changed.declared.as_deref()), (Some(7), Some("one")));
+        let (apart, remarks) = changed.split_remarks();
+        assert_eq!((apart, &remarks.declared), (by_hand, &changed.declared));
+        let next = by("two").kept(Some(&changed), Timestamp::from_secs(3));
+        assert_eq!((next.concurrency, next.declared.as_deref()), (None, Some("two")));
     }
 
     #[test]

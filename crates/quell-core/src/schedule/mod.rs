@@ -20,6 +20,7 @@ pub use plan::{
     TickedBy, UNREADABLE_PAUSE, no_such_schedule,
 };
 
+use crate::queue::remarks::check_text;
 use crate::trigger::{Limits, NewTrigger, When};
 use crate::{Error, Result, ScheduleName, Timestamp};
 
@@ -36,7 +37,7 @@ use crate::{Error, Result, ScheduleName, Timestamp};
 ///     spec: Spec::every(Duration::from_secs(600), Timestamp::from_secs(0))?,
 ///     catch_up: CatchUp::Latest,
 ///     trigger: NewTrigger::new(task, queue, Payload::encode("all")?),
-/// };
+///, declared: None };
 /// assert_eq!(schedule.spec.next(Timestamp::from_secs(600)), Some(Timestamp::from_secs(1_200)));
 /// # Ok::<(), quell_core::Error>(())
 /// ```
@@ -51,6 +52,10 @@ pub struct Schedule {
     pub catch_up: CatchUp,
     /// What each tick triggers.
     pub trigger: NewTrigger,
+    /// Which declaration it was set by last, as
+    /// [`QueueSettings::declared`](field@crate::QueueSettings::declared).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<String>,
 }
 
 impl Schedule {
@@ -73,6 +78,7 @@ impl Schedule {
             let message = "a tick has no caller: leave the trace context out (R42)";
             return Err(about(Error::invalid("trace", message)));
         }
+        check_text("declared", self.declared.as_deref()).map_err(about)?;
         self.trigger.validate(limits).map_err(about)
     }
 }

@@ -70,13 +70,16 @@ impl ScheduleInfo {
     }
 
     /// Sets it again; a plan that changed counts from `now`, and what fired stays on record. The
-    /// state is the operator's and stays. Returns whether anything changed.
+    /// state is the operator's and stays, and so does the declaration on record where this one names
+    /// none (R32). Returns whether anything changed.
     pub fn set(&mut self, schedule: &Schedule, now: Timestamp) -> bool {
-        if self.schedule == *schedule {
+        let declared = schedule.declared.clone().or_else(|| self.schedule.declared.clone());
+        let schedule = Schedule { declared, ..schedule.clone() };
+        if self.schedule == schedule {
             return false;
         }
         let replanned = self.schedule.spec != schedule.spec;
-        self.schedule = schedule.clone();
+        self.schedule = schedule;
         if replanned {
             self.replan(now);
         }

@@ -17,7 +17,7 @@ fn secs(secs: i64) -> Timestamp {
 fn schedule(spec: Spec, catch_up: CatchUp) -> Schedule {
     let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
     let trigger = NewTrigger::new(task, queue, Payload::from_stored("1"));
-    Schedule { name: ScheduleName::new("s").unwrap(), spec, catch_up, trigger }
+    Schedule { name: ScheduleName::new("s").unwrap(), spec, catch_up, trigger, declared: None }
 }
 
 /// Every ten seconds from the start of time.

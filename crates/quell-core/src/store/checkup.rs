@@ -43,6 +43,22 @@ pub struct Gauge {
     pub measure: Measure,
 }
 
+/// What the metrics of the stores here are, for a metrics page.
+const HELP: &[(&str, &str)] = &[
+    (
+        "quell_store_clock_ahead_seconds",
+        "How far the store's clock is ahead of the clock below it.",
+    ),
+    ("quell_store_connections", "Connections to the database, of all its users."),
+    ("quell_store_connections_max", "The most connections that the database permits."),
+    ("quell_store_dead_rows", "Row versions that the database has not removed yet."),
+    ("quell_store_inbox_refused", "Triggers of transactions that were set aside."),
+    ("quell_store_inbox_waiting", "Triggers of transactions that wait to be taken in."),
+    ("quell_store_names_left", "Names of debounce keys that nothing needs any more."),
+    ("quell_store_wal_bytes", "The size of the write-ahead log."),
+    ("quell_store_disk_free_bytes", "The free space of the file system below the store."),
+];
+
 /// How much a [`Gauge`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -71,6 +87,9 @@ impl fmt::Display for Gauge {
     /// As a metrics page in Prometheus' text format has it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let metric = &self.metric;
+        if let Some((_, help)) = HELP.iter().find(|(known, _)| known == metric) {
+            writeln!(f, "# HELP {metric} {help}")?;
+        }
         writeln!(f, "# TYPE {metric} gauge")?;
         match self.measure {
             Measure::Count(count) => writeln!(f, "{metric} {count}"),

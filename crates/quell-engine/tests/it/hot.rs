@@ -18,8 +18,8 @@ use quell_core::{
     Steps, Store, Wakeups,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Paused, Row, RowName, Scan, Seen,
-    Taken, Tally, TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
+    Tally, TasksOf, Time,
 };
 
 use crate::over_maps::over_maps;
@@ -241,14 +241,14 @@ fn belongs(row: &RowName, roots: &BTreeSet<Root>, jobs: &[Job]) -> bool {
             has(Root::Idempotency(task.clone(), key.clone())) || of_a_job(&|job| job.task == *task)
         }
         RowName::Queue(queue)
-        | RowName::Pause(Paused::Queue(queue))
+        | RowName::Remarks(SettingsOf::Queue(queue))
         | RowName::Turn(queue)
         | RowName::Starts(queue, _) => {
             has(Root::Queue(queue.clone())) || of_a_job(&|job| job.queue == *queue)
         }
         // A change of a task's settings writes those that claims go through.
         RowName::Gate(_) => true,
-        RowName::Task(task) | RowName::Pause(Paused::Task(task)) => {
+        RowName::Task(task) | RowName::Remarks(SettingsOf::Task(task)) => {
             has(Root::Task(task.clone())) || of_a_job(&|job| job.task == *task)
         }
         RowName::Schedule(name) | RowName::Tick(name, _) => has(Root::Schedule(name.clone())),

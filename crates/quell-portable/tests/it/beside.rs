@@ -142,11 +142,15 @@ async fn r32_triggers_of_a_process_that_knows_a_queue_change_none_of_its_setting
     enqueue(&two.first, 1, window("2")).await;
     let queues = two.second.queues().await.unwrap();
     assert!(
-        queues.iter().any(|info| info.name == queue() && info.settings.split_pause().0 == settings)
+        queues
+            .iter()
+            .any(|info| info.name == queue() && info.settings.split_remarks().0 == settings)
     );
     let tasks = two.second.tasks().await.unwrap();
     assert!(
-        tasks.iter().any(|info| info.name == task("t") && info.settings.split_pause().0 == paused)
+        tasks
+            .iter()
+            .any(|info| info.name == task("t") && info.settings.split_remarks().0 == paused)
     );
     assert!(two.second.delete_queue(&queue()).await.unwrap());
     enqueue(&two.first, 2, window("3")).await;

@@ -561,7 +561,7 @@ async fn r18_a_newer_form_of_a_message_is_put_aside() {
 fn schedule(trigger: NewTrigger) -> Schedule {
     let name = ScheduleName::new("nightly").unwrap();
     let spec = Spec::Every(Every::new(secs(60), Rig::START).unwrap());
-    Schedule { name, spec, catch_up: CatchUp::default(), trigger }
+    Schedule { name, spec, catch_up: CatchUp::default(), trigger, declared: None }
 }
 
 /// Its ticks would take their keys in the table, so a caller with the same key would be accepted, too.

@@ -231,6 +231,7 @@ async fn r36_a_removed_schedule_fires_nothing_and_leaves_nothing() {
         spec: Spec::every(Duration::from_secs(10), Timestamp::from_secs(0)).unwrap(),
         catch_up: CatchUp::Latest,
         trigger: plain("1"),
+        declared: None,
     };
     two.second.set_schedule(at(0), &schedule).await.unwrap();
     assert_eq!(two.second.tick(at(100), 10).await.unwrap().fired.len(), 1);
@@ -260,6 +261,7 @@ async fn r10_r36_the_run_of_a_schedule_opens_the_newest_window() {
         spec: Spec::every(Duration::from_secs(1_000), Timestamp::from_secs(0)).unwrap(),
         catch_up: CatchUp::Latest,
         trigger: trigger("2"),
+        declared: None,
     };
     two.second.set_schedule(at(0), &schedule).await.unwrap();
     let older = enqueue(&*two.second, 1, trigger("1")).await.job().unwrap();

@@ -193,6 +193,7 @@ async fn r36_a_schedule_that_cannot_fire_holds_up_no_other() {
             spec: Spec::every(Duration::from_secs(10), Timestamp::from_secs(0)).unwrap(),
             catch_up: CatchUp::Latest,
             trigger,
+            declared: None,
         };
         store.set_schedule(at(0), &schedule).await.unwrap();
     }

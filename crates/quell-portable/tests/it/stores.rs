@@ -93,6 +93,7 @@ async fn r34_r36_a_tick_of_another_store_is_sent_on() {
         spec: Spec::every(secs(100), Rig::START).unwrap(),
         catch_up: CatchUp::All,
         trigger: plain("1"),
+        declared: None,
     };
     mine.store().await.set_schedule(None, &schedule).await.unwrap();
     mine.at(secs(150)).await;

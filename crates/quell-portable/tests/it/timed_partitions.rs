@@ -146,6 +146,7 @@ async fn r34_r36_a_tick_wakes_a_worker_whichever_partition_has_its_schedule() {
         spec: Spec::every(secs(100), Rig::START).unwrap(),
         catch_up: CatchUp::All,
         trigger: plain("1"),
+        declared: None,
     };
     client.store.set_schedule(Some(client.now()), &schedule).await.unwrap();
     for second in [100, 200] {

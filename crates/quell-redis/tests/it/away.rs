@@ -123,7 +123,8 @@ async fn schedules_go_on(fault: Fault, with_directory: bool) {
     let name = ScheduleName::new("each-second").unwrap();
     let now = store.tick(None, 0).await.unwrap().now;
     let spec = Spec::every(Duration::from_secs(1), now).unwrap();
-    let schedule = Schedule { name, spec, catch_up: CatchUp::All, trigger: plain(&home) };
+    let schedule =
+        Schedule { name, spec, catch_up: CatchUp::All, trigger: plain(&home), declared: None };
     store.set_schedule(None, &schedule).await.unwrap();
     let mut beside = JoinSet::new();
     let queues = far.iter().chain([&home]).map(|name| queue(name)).collect();

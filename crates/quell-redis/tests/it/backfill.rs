@@ -29,7 +29,13 @@ async fn r36_a_tick_fires_once_in_backfills_that_meet_however_often_they_start_o
     let name = ScheduleName::new("s").unwrap();
     let spec = Spec::every(secs(1), Timestamp::from_secs(0)).unwrap();
     let of_schedule = NewTrigger { task: task("ticks"), ..plain("1") };
-    let one = Schedule { name: name.clone(), spec, catch_up: CatchUp::None, trigger: of_schedule };
+    let one = Schedule {
+        name: name.clone(),
+        spec,
+        catch_up: CatchUp::None,
+        trigger: of_schedule,
+        declared: None,
+    };
     let last = Rig::START + secs(ROUNDS * TICKS + 10);
     store.set_schedule(Some(last), &one).await.unwrap();
     // Those before it do not change the schedule's row, and those between the others only spans.

@@ -177,7 +177,7 @@ async fn r36_what_has_fired_with_gaps_is_read_in_portions() {
         let (redis, store) = start(&[CALL, ANSWER]).await;
         let (name, spec) = (ScheduleName::new("beat").unwrap(), Spec::every(secs(20), Rig::START));
         let (spec, trigger) = (spec.unwrap(), keyed("tick"));
-        let one = Schedule { name, spec, catch_up: CatchUp::Latest, trigger };
+        let one = Schedule { name, spec, catch_up: CatchUp::Latest, trigger, declared: None };
         store.set_schedule(Some(Rig::START), &one).await.unwrap();
         // Every other tick is missed, so that none follows another.
         for tick in 1..=size {

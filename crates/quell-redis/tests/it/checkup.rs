@@ -93,7 +93,8 @@ impl Steady {
     async fn start(store: &RedisStore) -> Self {
         let name = ScheduleName::new("steady").unwrap();
         let (catch_up, trigger) = (CatchUp::Latest, keyed("steady"));
-        let schedule = Schedule { name: name.clone(), spec: every(100), catch_up, trigger };
+        let schedule =
+            Schedule { name: name.clone(), spec: every(100), catch_up, trigger, declared: None };
         store.set_schedule(None, &schedule).await.unwrap();
         let past = (wall().before(secs(1_000)), wall().before(secs(1)));
         let fired = store.backfill(None, &name, past.0, past.1).await.unwrap();
@@ -145,8 +146,8 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     accept(&store, now, keyed_with("burst", leading, Fold::Last, "5")).await;
     let run = store.claim(now, &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("often").unwrap();
-    let schedule =
-        Schedule { name, spec: every(600), catch_up: CatchUp::Latest, trigger: plain("6") };
+    let (spec, catch_up, trigger) = (every(600), CatchUp::Latest, plain("6"));
+    let schedule = Schedule { name, spec, catch_up, trigger, declared: None };
     store.set_schedule(now, &schedule).await.unwrap();
     let ticked = store.tick(Some(ahead + secs(601)), 9).await.unwrap();
     assert_eq!(ticked.fired.len(), 2);

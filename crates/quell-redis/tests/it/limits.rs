@@ -27,6 +27,7 @@ const LIMITS: QueueSettings = QueueSettings {
     paused: false,
     paused_since: None,
     paused_by: None,
+    declared: None,
     debounce: None,
 };
 

@@ -51,7 +51,7 @@ pub(crate) async fn make_shard(store: &dyn Store) {
     let (name, now) = (ScheduleName::new("none").unwrap(), Some(Rig::START));
     let spec = Spec::every(Duration::from_secs(60), Rig::START).unwrap();
     let (catch_up, trigger) = (CatchUp::None, plain("1"));
-    let schedule = Schedule { name: name.clone(), spec, catch_up, trigger };
+    let schedule = Schedule { name: name.clone(), spec, catch_up, trigger, declared: None };
     store.set_schedule(now, &schedule).await.unwrap();
     store.delete_schedule(now, &name).await.unwrap();
 }

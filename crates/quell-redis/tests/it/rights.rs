@@ -75,7 +75,7 @@ async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
 fn schedule() -> Schedule {
     let spec = Spec::every(secs(10), Timestamp::from_secs(0)).unwrap();
     let name = ScheduleName::new("beat").unwrap();
-    Schedule { name, spec, catch_up: CatchUp::All, trigger: keyed("tick") }
+    Schedule { name, spec, catch_up: CatchUp::All, trigger: keyed("tick"), declared: None }
 }
 
 /// What is kept beside jobs, too.

@@ -68,6 +68,7 @@ async fn r03_ticks_beside_busy_callers_leave_few_ids_out() {
         spec: Spec::every(secs(1), Rig::START).unwrap(),
         catch_up: CatchUp::All,
         trigger: plain("1"),
+        declared: None,
     };
     let first = at(&prefix, "").open().await.unwrap();
     first.set_schedule(Some(Rig::START), &schedule).await.unwrap();

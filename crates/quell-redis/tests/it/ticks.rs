@@ -31,7 +31,7 @@ fn every(seconds: u64) -> Spec {
 fn schedule(text: &str, spec: Spec, catch_up: CatchUp) -> Schedule {
     let year = Debounce::new(Thresholds::new(secs(500 * DAY), secs(500 * DAY)).unwrap());
     let trigger = keyed_with("k", year, Fold::Last, "1");
-    Schedule { name: name(text), spec, catch_up, trigger }
+    Schedule { name: name(text), spec, catch_up, trigger, declared: None }
 }
 
 async fn set(store: &dyn Store, second: u64, schedule: &Schedule) {
@@ -386,7 +386,7 @@ impl Both {
         };
         let catch_up = *self.random.choice(&CatchUp::ALL).unwrap();
         let trigger = if self.random.u8(..4) == 0 { plain("1") } else { keyed("k") };
-        Schedule { name: self.one(), spec, catch_up, trigger }
+        Schedule { name: self.one(), spec, catch_up, trigger, declared: None }
     }
 
     async fn tick(&mut self) {

@@ -103,8 +103,13 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let run = store.claim(Some(ahead), &Rig::claim_of(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("s").unwrap();
     let every = Spec::Every(Every::new(secs(600), Timestamp::from_micros(0)).unwrap());
-    let schedule =
-        Schedule { name, spec: every, catch_up: CatchUp::default(), trigger: plain("3") };
+    let schedule = Schedule {
+        name,
+        spec: every,
+        catch_up: CatchUp::default(),
+        trigger: plain("3"),
+        declared: None,
+    };
     store.set_schedule(Some(ahead), &schedule).await.unwrap();
 
     let checkup = store.checkup().await.unwrap();

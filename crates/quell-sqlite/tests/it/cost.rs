@@ -32,7 +32,7 @@ async fn version(db: &mut SqliteConnection) -> i64 {
 fn every(interval: Duration) -> Schedule {
     let name = ScheduleName::new("s").unwrap();
     let spec = Spec::every(interval, Rig::START).unwrap();
-    Schedule { name, spec, catch_up: CatchUp::All, trigger: plain("1") }
+    Schedule { name, spec, catch_up: CatchUp::All, trigger: plain("1"), declared: None }
 }
 
 #[tokio::test]

@@ -139,7 +139,13 @@ async fn fill(rig: &mut Rig, many: Many, count: u64) {
         Many::Ticks => {
             let name = ScheduleName::new("old").unwrap();
             let spec = Spec::every(secs(1), Rig::START).unwrap();
-            let schedule = Schedule { name, spec, catch_up: CatchUp::All, trigger: plain("1") };
+            let schedule = Schedule {
+                name,
+                spec,
+                catch_up: CatchUp::All,
+                trigger: plain("1"),
+                declared: None,
+            };
             rig.store.set_schedule(Some(rig.now()), &schedule).await.unwrap();
             let now = rig.at(count).now();
             while !rig.store.tick(Some(now), 1_000).await.unwrap().fired.is_empty() {}

@@ -1,0 +1,9 @@
+-- What is on record beside the settings of queues and tasks: since when and by whom they are paused (R33),
+-- and the declaration that was applied last (R32). It stands apart from the settings, in which an older
+-- Quell refuses what it does not know.
+create table quell.remarks (
+    -- `queue:NAME` or `task:NAME`.
+    name    text collate "C" primary key,
+    -- JSON.
+    remarks text not null
+);
