@@ -75,6 +75,24 @@ impl TaskMetrics {
     }
 }
 
+/// Says to the recorder what the metrics are.
+pub(crate) fn describe() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("quell_triggers_total", "Triggers by what became of each.");
+    describe_counter!("quell_task_debounced_total", "Triggers that an open window took in.");
+    describe_counter!("quell_attempts_total", "Attempts by how each ended.");
+    describe_counter!("quell_leases_lost_total", "Leases that expired before their attempt ended.");
+    describe_counter!("quell_poll_claimed_total", "Jobs that polls of a queue brought.");
+    describe_counter!("quell_poll_contention_total", "Polls of a queue that met contention.");
+    let seconds = Unit::Seconds;
+    describe_gauge!("quell_poll_interval_seconds", seconds, "The poll interval of a queue.");
+    let delay = "From the first trigger of a job to its start.";
+    describe_histogram!("quell_task_debounce_delay_seconds", seconds, delay);
+    describe_histogram!("quell_attempt_duration_seconds", seconds, "How long attempts took.");
+    let late = "From the time at which a job was due to its start.";
+    describe_histogram!("quell_start_lateness_seconds", seconds, late);
+}
+
 /// A lease was lost.
 pub(crate) fn lease_lost() {
     metrics::counter!("quell_leases_lost_total").increment(1);

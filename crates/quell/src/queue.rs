@@ -15,7 +15,6 @@
 //! # }
 //! ```
 
-pub use quell_core::queue::Pause;
 pub use quell_core::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 
 pub use crate::operator::queues::Queue;

@@ -104,7 +104,7 @@ impl<'a, T: Task> ScheduleTask<'a, T> {
     fn schedule(self) -> Result<Schedule> {
         let name = self.name?;
         let spec = self.plan.spec().map_err(|error| error.at(format!("schedule {name}")))?;
-        Ok(Schedule { name, spec, catch_up: self.catch_up, trigger: self.trigger? })
+        Ok(Schedule { name, spec, catch_up: self.catch_up, trigger: self.trigger?, declared: None })
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     Pruned { asked_at: Timestamp, answer: Result<Pruned> },
     /// The worker is asked to stop.
     Shutdown,
+    /// The worker claims nothing more, and ends once its attempts have.
+    Drain,
 }
 
 /// Something to do.

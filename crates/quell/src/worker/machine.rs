@@ -86,9 +86,9 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
-    /// Attempts may end until the deadline; after it they are released.
+    /// Attempts may end until the deadline; after it they are released. Without one they may go on.
     Draining {
-        deadline: Timestamp,
+        deadline: Option<Timestamp>,
     },
     /// Only settlements are left.
     Releasing {
@@ -237,6 +237,7 @@ impl Machine {
             Event::Reaped(answer) => self.on_reaped(answer, now),
             Event::Pruned { asked_at, answer } => self.on_pruned(answer, asked_at, now),
             Event::Ticked { asked_at, answer } => self.on_ticked(&answer, asked_at, now),
+            Event::Drain => self.on_drain(),
             Event::Shutdown => self.on_shutdown(now),
         }
         self.plan(now, &mut commands);
@@ -262,7 +263,8 @@ impl Machine {
                 // busy.
                 wakes.extend(self.rest.next_wake().filter(|_| !self.pulse.is_sending()));
             }
-            Phase::Draining { deadline } | Phase::Releasing { deadline } => wakes.push(deadline),
+            Phase::Draining { deadline } => wakes.extend(deadline),
+            Phase::Releasing { deadline } => wakes.push(deadline),
         }
         wakes.extend(self.pulse.next_wake().filter(|_| self.rest.is_up()));
         if !self.held.is_empty() {
@@ -569,8 +571,18 @@ impl Machine {
 
     /// R29: stops claiming at once and releases what has not started.
     fn on_shutdown(&mut self, now: Timestamp) {
+        match self.phase {
+            Phase::Working => self.release(self.waiting.len()),
+            Phase::Draining { deadline: None } => {}
+            Phase::Draining { deadline: Some(_) } | Phase::Releasing { .. } => return,
+        }
+        self.phase = Phase::Draining { deadline: Some(now + self.bounds.grace) };
+    }
+
+    /// Stops claiming at once and releases what has not started; what runs may go on.
+    fn on_drain(&mut self) {
         if self.phase == Phase::Working {
-            self.phase = Phase::Draining { deadline: now + self.bounds.grace };
+            self.phase = Phase::Draining { deadline: None };
             self.release(self.waiting.len());
         }
     }
@@ -594,7 +606,7 @@ impl Machine {
     /// R29: after the grace time, attempts are released without being spent.
     fn plan_stop(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         match self.phase {
-            Phase::Draining { deadline } if deadline <= now => {
+            Phase::Draining { deadline: Some(deadline) } if deadline <= now => {
                 for (lease, held) in &mut self.held {
                     if held.stage == Stage::Running {
                         held.stage = Stage::Ended;

@@ -589,6 +589,48 @@ fn r29_after_the_grace_time_attempts_are_aborted_and_given_back_unspent() {
     assert!(scenario.machine.is_done());
 }
 
+/// Another worker takes its place meanwhile.
+#[test]
+fn r29_a_drained_worker_lets_attempts_go_on_until_a_shutdown_bounds_them() {
+    let (mut scenario, limit) = Scenario::started(1, 0);
+    scenario.claimed(1, limit, None);
+    scenario.apply(Event::Drain);
+    let renewed = |scenario: &mut Scenario, commands: &[Command]| {
+        assert!(!commands.iter().any(|command| matches!(command, Command::Claim { .. })));
+        if let [Command::Renew(leases)] = commands {
+            let (leases, asked_at) = (leases.clone(), scenario.now);
+            let answer = Ok(vec![Renewal::Held(scenario.now + LEASE)]);
+            scenario.apply(Event::Renewed { leases, asked_at, answer });
+        }
+    };
+    let long = scenario.now + GRACE * 3;
+    while scenario.now < long {
+        let commands = scenario.wake();
+        assert!(!commands.iter().any(|command| matches!(command, Command::Abort(_))));
+        renewed(&mut scenario, &commands);
+    }
+    assert!(!scenario.machine.is_done(), "the attempt goes on");
+    scenario.apply(Event::Shutdown);
+    scenario.apply(Event::Drain);
+    let end = scenario.now + GRACE;
+    let mut commands = Vec::new();
+    while scenario.now < end {
+        commands = scenario.wake();
+        renewed(&mut scenario, &commands);
+    }
+    assert!(commands.iter().any(|command| matches!(command, Command::Abort(_))));
+    let released = settlements(commands);
+    scenario.settled(released);
+    assert!(scenario.machine.is_done());
+
+    let (mut scenario, limit) = Scenario::started(1, 0);
+    scenario.claimed(1, limit, None);
+    scenario.apply(Event::Drain);
+    let sent = settlements(scenario.ended(&[1]));
+    scenario.settled(sent);
+    assert!(scenario.machine.is_done(), "its last attempt has ended");
+}
+
 #[test]
 fn r29_jobs_of_a_claim_in_flight_at_shutdown_are_released() {
     let (mut scenario, limit) = Scenario::started(1, 0);

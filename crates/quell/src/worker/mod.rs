@@ -40,6 +40,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use quell_core::heartbeat;
 pub use quell_core::heartbeat::{WorkerRow, Workers};
 pub use quell_core::poll::PollSettings;
@@ -103,6 +104,7 @@ pub struct WorkerBuilder<S> {
     panic_hook: bool,
     hooks: Hooks<S>,
     watched: Vec<QueueName>,
+    drain: Option<BoxFuture<'static, ()>>,
 }
 
 impl<S> fmt::Debug for WorkerBuilder<S> {
@@ -137,6 +139,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             panic_hook: false,
             hooks: Hooks::default(),
             watched: Vec::new(),
+            drain: None,
         }
     }
 
@@ -165,6 +168,28 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// How long attempts may go on after the shutdown began (R29). 30 s by default.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.bounds.grace = grace;
+        self
+    }
+
+    /// Claims nothing more once `drain` completes, and lets attempts go on without a bound. The worker ends
+    /// when the last of them has, or with a shutdown before. So another worker can take its place.
+    ///
+    /// ```
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Hello;
+    /// # impl quell::Task for Hello { const NAME: &'static str = "hello"; type Output = (); }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// use quell::{Ctx, Quell};
+    ///
+    /// let quell = Quell::open("memory:").await?;
+    /// let hello = |_: Hello, _: Ctx<()>| async { Ok(()) };
+    /// let worker = quell.worker(()).register(hello).drain_when(async {});
+    /// worker.run_until(std::future::pending()).await
+    /// # }
+    /// ```
+    pub fn drain_when(mut self, drain: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.drain = Some(Box::pin(drain));
         self
     }
 
@@ -265,9 +290,11 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a registration or setting that cannot
     /// be meant; nothing ran then.
-    pub async fn run_until(self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+    pub async fn run_until(mut self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        let drain = self.drain.take();
+        crate::metrics::describe();
         let runner = self.into_runner()?;
-        runner.run(shutdown).await;
+        runner.run(drain, shutdown).await;
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! `select()` is biased, so the same world gives the same order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -145,8 +146,12 @@ enum Seen {
 }
 
 impl<S: Send + Sync + 'static> Runner<S> {
-    /// Works until `shutdown` has come and everything in flight has ended.
-    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) {
+    /// Works until `shutdown` or `drain` has come and everything in flight has ended.
+    pub(super) async fn run(
+        mut self,
+        drain: Option<BoxFuture<'static, ()>>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) {
         let mut live = Live {
             calls: FuturesUnordered::new(),
             attempts: JoinSet::new(),
@@ -158,6 +163,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         };
         self.introduce();
         let mut shutdown = std::pin::pin!(shutdown.fuse());
+        let mut drain = drain.unwrap_or_else(|| Box::pin(pending())).fuse();
         let mut event = Event::Tick;
         loop {
             live.events += 1;
@@ -172,6 +178,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 let seen = tokio::select! {
                     biased;
                     () = &mut shutdown => Seen::Event(Event::Shutdown),
+                    () = &mut drain => Seen::Event(Event::Drain),
                     seen = self.next(&mut live) => seen,
                 };
                 match seen {
@@ -546,7 +553,7 @@ mod tests {
         let mut runner = quell.worker(()).register_raw(task, &policy, handler).into_runner()?;
         runner.tasks.clear();
         let mut worker = JoinSet::new();
-        worker.spawn(runner.run(std::future::pending()));
+        worker.spawn(runner.run(None, std::future::pending()));
         for _ in 0..1_000 {
             tokio::task::yield_now().await;
         }

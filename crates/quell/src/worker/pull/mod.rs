@@ -278,6 +278,14 @@ impl PullTasks {
         PullTasks { quell, tasks: Arc::default(), shared: Arc::new(shared) }
     }
 
+    /// The same calls, workers and leases, for other tasks: without any, until they are added. So a server can
+    /// change its tasks while workers hold jobs.
+    #[must_use]
+    pub fn for_other_tasks(&self) -> Self {
+        let (quell, shared) = (self.quell.clone(), Arc::clone(&self.shared));
+        PullTasks { quell, tasks: Arc::default(), shared }
+    }
+
     /// Adds a task with its policy.
     ///
     /// # Errors
