@@ -6,10 +6,13 @@
 //! It is a library so that tests drive commands without a process. Nothing here is a public API:
 //! depend on the crate `quell` instead.
 
+pub mod access;
 pub mod actions;
 pub mod alerts;
+pub mod audit;
 pub mod cli;
 pub mod config;
+pub mod declare;
 pub mod demo;
 pub mod filter;
 pub mod handlers;
@@ -17,6 +20,7 @@ pub mod history;
 pub mod http;
 mod https;
 pub mod log;
+mod private_file;
 mod progress;
 pub mod secrets;
 pub mod serve;

@@ -1,35 +1,67 @@
-//! Logs go to standard error; `QUELL_LOG` says how much (else the command's own default).
+//! Logs go to standard error; `QUELL_LOG` says how much (else the command's own default), and `QUELL_LOG_FORMAT`
+//! whether lines are text or JSON.
+//!
+//! Invariant: a log that cannot be written, or that nothing reads, holds up no work and ends nothing. A thread of its own
+//! writes the lines; those that it does not keep up with are dropped.
 
 use std::io::IsTerminal;
 
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// The variable that says how much is logged.
 const VARIABLE: &str = "QUELL_LOG";
+/// The variable that says how.
+const FORMAT: &str = "QUELL_LOG_FORMAT";
 /// What the variable may be.
 const ALLOWED: &str = "give error, warn, info, debug, trace or off, for everything or by module: \
                        warn,quell_server=debug";
+/// The most lines that wait to be written.
+const MAX_WAITING: usize = 16_384;
 
-/// Starts logging for the process; a second call changes nothing.
+/// Writes the last lines when it is dropped.
+#[derive(Debug)]
+pub struct Log {
+    _writes: Option<WorkerGuard>,
+}
+
+/// Starts logging for the process, until what it returns is dropped; a second call changes nothing.
 ///
 /// # Errors
-/// The value of `QUELL_LOG` and what it may be, where it is something else.
-pub fn start(default: &str) -> Result<(), String> {
+/// The value of `QUELL_LOG` or `QUELL_LOG_FORMAT` and what it may be, where it is something else.
+pub fn start(default: &str) -> Result<Log, String> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => filter(&text)?,
         Ok(_) | Err(std::env::VarError::NotPresent) => EnvFilter::new(default),
         Err(std::env::VarError::NotUnicode(text)) => return Err(refused(&text)),
     };
-    let started = tracing_subscriber::fmt()
+    let is_json = match std::env::var(FORMAT).as_deref() {
+        Ok("json") => true,
+        Ok("text" | "") | Err(std::env::VarError::NotPresent) => false,
+        other => {
+            return Err(format!("invalid value {other:?} for '{FORMAT}': give text or json"));
+        }
+    };
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(MAX_WAITING)
+        .lossy(true)
+        .thread_name("log")
+        .finish(std::io::stderr());
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
-    if let Err(error) = started {
-        tracing::debug!(%error, "logging was started before");
+        .with_writer(writer)
+        // Else it would report a failure to write on the very same output.
+        .log_internal_errors(false)
+        .with_ansi(std::io::stderr().is_terminal() && !is_json);
+    let started = if is_json { log.json().flatten_event(true).try_init() } else { log.try_init() };
+    match started {
+        Ok(()) => Ok(Log { _writes: Some(guard) }),
+        Err(error) => {
+            tracing::debug!(%error, "logging was started before");
+            Ok(Log { _writes: None })
+        }
     }
-    Ok(())
 }
 
 /// The filter of a value. A word that is no level would be taken for the name of a module, which a typo is

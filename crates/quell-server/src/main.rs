@@ -57,6 +57,11 @@ enum Command {
     Alerts(cli::alerts::Args),
     /// List workers: where each runs, how busy it is, and when it was last seen.
     Workers(cli::workers::Args),
+    /// Make, list, replace and revoke tokens.
+    #[command(subcommand)]
+    Tokens(cli::tokens::Command),
+    /// Show what operators did through a server, the newest first.
+    Audit(cli::audit::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(cli::check::Args),
     Replay(cli::replay::Args),
@@ -75,10 +80,11 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let default = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
-    if let Err(refused) = quell_server::log::start(default) {
+    let _log = match quell_server::log::start(default) {
+        Ok(log) => log,
         // As a wrong option: it prints the usage and ends with status 2.
-        Cli::command().error(ErrorKind::InvalidValue, refused).exit();
-    }
+        Err(refused) => Cli::command().error(ErrorKind::InvalidValue, refused).exit(),
+    };
     let mut out = std::io::stdout().lock();
     let outcome = match cli.command {
         Command::Demo(args) => quell_server::demo::run(args, &mut out),
@@ -98,6 +104,8 @@ fn main() -> ExitCode {
         Command::Schedule(args) => cli::schedule::run(args, &mut out),
         Command::Alerts(args) => cli::alerts::run(&args, &mut out),
         Command::Workers(args) => cli::workers::run(&args, &mut out),
+        Command::Tokens(command) => cli::tokens::run(command, &mut out),
+        Command::Audit(args) => cli::audit::run(&args, &mut out),
         Command::Check(args) => cli::check::run(args, &mut out),
         Command::Replay(args) => cli::replay::run(args, &mut out),
         Command::Simulate(args) => cli::simulate::run(args, &mut out),

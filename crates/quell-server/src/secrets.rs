@@ -4,23 +4,21 @@
 //! secret: during a rotation the old and the new one stand there together.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::Path;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use quell::{Error, Result};
 use sha2::Sha256;
-use tracing::{info, warn};
+
+use crate::private_file::{self, Reread, Version};
 
 /// The most secrets of one variable or file: two are enough for a rotation.
 const MAX_SECRETS: usize = 8;
 /// The longest file of secrets, in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
-/// How long a file may be unread: it is looked at no more often than this.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The prefix of a key of Standard Webhooks.
 const STANDARD_PREFIX: &str = "whsec_";
 
@@ -92,24 +90,14 @@ pub struct Secrets(Arc<Source>);
 struct Source {
     /// Whether each has to be a signing key.
     sign: bool,
-    /// None for a variable, which cannot change.
-    file: Option<PathBuf>,
-    kept: Mutex<Kept>,
+    from: From,
 }
 
 #[derive(Debug)]
-struct Kept {
-    secrets: Arc<[Secret]>,
-    /// What the file was when it was read.
-    version: Option<Version>,
-    looked_at: Instant,
-}
-
-/// What changes with a file's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
-    modified: SystemTime,
-    bytes: u64,
+enum From {
+    /// A variable, which cannot change.
+    Text(Arc<[Secret]>),
+    File(Reread<Arc<[Secret]>>),
 }
 
 impl Secrets {
@@ -118,26 +106,19 @@ impl Secrets {
     /// # Errors
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a text without any, or with too many.
     pub fn of_text(text: &str) -> Result<Self> {
-        Ok(Secrets::of(None, None, secrets_of(text)?, false))
+        let from = From::Text(secrets_of(text)?);
+        Ok(Secrets(Arc::new(Source { sign: false, from })))
     }
 
     /// One secret on each line of a file, which is read again when it has changed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, has none, or too many.
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, that others can read, has
+    /// none, or too many.
     pub fn of_file(path: &Path) -> Result<Self> {
         let (version, secrets) = read(path, false)?;
-        Ok(Secrets::of(Some(path.to_owned()), Some(version), secrets, false))
-    }
-
-    fn of(
-        file: Option<PathBuf>,
-        version: Option<Version>,
-        secrets: Arc<[Secret]>,
-        sign: bool,
-    ) -> Self {
-        let kept = Mutex::new(Kept { secrets, version, looked_at: Instant::now() });
-        Secrets(Arc::new(Source { sign, file, kept }))
+        let from = From::File(Reread::new(path, version, secrets));
+        Ok(Secrets(Arc::new(Source { sign: false, from })))
     }
 
     /// The same, where each is a signing key, now and after each change.
@@ -145,24 +126,26 @@ impl Secrets {
     /// # Errors
     /// As for [`Secret::signing_key`].
     pub fn for_signing(self) -> Result<Self> {
-        let (secrets, version) = {
-            let kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            (Arc::clone(&kept.secrets), kept.version)
+        let from = match &self.0.from {
+            From::Text(secrets) => {
+                check_keys(secrets)?;
+                From::Text(Arc::clone(secrets))
+            }
+            From::File(file) => {
+                let (version, secrets) = read(file.path(), true)?;
+                From::File(Reread::new(file.path(), version, secrets))
+            }
         };
-        check_keys(&secrets)?;
-        Ok(Secrets::of(self.0.file.clone(), version, secrets, true))
+        Ok(Secrets(Arc::new(Source { sign: true, from })))
     }
 
     /// The secrets that count now. A file that cannot be read leaves those that were read before.
     #[must_use]
     pub fn current(&self) -> Arc<[Secret]> {
-        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &self.0.file
-            && kept.looked_at.elapsed() >= LOOK_INTERVAL
-        {
-            kept.look_at(file, self.0.sign);
+        match &self.0.from {
+            From::Text(secrets) => Arc::clone(secrets),
+            From::File(file) => file.current(|path| read(path, self.0.sign)),
         }
-        Arc::clone(&kept.secrets)
     }
 
     /// The first of them, which signs what has room for one code.
@@ -178,53 +161,12 @@ impl Secrets {
     }
 }
 
-impl Kept {
-    /// Reads the file if it has changed.
-    fn look_at(&mut self, file: &Path, sign: bool) {
-        self.looked_at = Instant::now();
-        let found = version_of(file).ok();
-        if found.is_some() && found == self.version {
-            return;
-        }
-        match read(file, sign) {
-            Ok((version, secrets)) => {
-                let count = secrets.len();
-                info!(file = %file.display(), count, "secrets read again, their file has changed");
-                (self.version, self.secrets) = (Some(version), secrets);
-            }
-            // Once for each version: of a file that is gone, once.
-            Err(error) if self.version.is_some() || found.is_some() => {
-                let kept = "the secrets that were read before still count";
-                warn!(file = %file.display(), %error, kept, "secrets cannot be read");
-                self.version = found;
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-fn version_of(file: &Path) -> std::io::Result<Version> {
-    let found = std::fs::metadata(file)?;
-    Ok(Version { modified: found.modified()?, bytes: found.len() })
-}
-
 fn check_keys(secrets: &[Secret]) -> Result<()> {
     secrets.iter().try_for_each(|secret| secret.signing_key().map(drop))
 }
 
 fn read(file: &Path, sign: bool) -> Result<(Version, Arc<[Secret]>)> {
-    let unreadable = |error: std::io::Error| {
-        let message = format!("the file {} cannot be read: {error}", file.display());
-        Error::invalid("secret", message)
-    };
-    // Before the text: a change in between is seen the next time.
-    let version = version_of(file).map_err(unreadable)?;
-    if version.bytes > MAX_FILE_BYTES {
-        let bytes = version.bytes;
-        let message = format!("the file has {bytes} bytes, the limit is {MAX_FILE_BYTES}");
-        return Err(Error::invalid("secret", message));
-    }
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let (version, text) = private_file::read(file, MAX_FILE_BYTES)?;
     let secrets = secrets_of(&text)?;
     if sign {
         check_keys(&secrets)?;
@@ -255,8 +197,8 @@ mod tests {
 
     /// Makes the file due for a look, as a second would.
     fn wait(secrets: &Secrets) {
-        let mut kept = secrets.0.kept.lock().unwrap();
-        kept.looked_at = kept.looked_at.checked_sub(LOOK_INTERVAL).unwrap();
+        let From::File(file) = &secrets.0.from else { panic!("a variable") };
+        file.wait();
     }
 
     #[test]
@@ -295,28 +237,28 @@ mod tests {
     fn a_changed_file_is_read_again_and_a_lost_one_leaves_what_was_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secrets");
-        std::fs::write(&file, "old\n").unwrap();
+        private_file::write(&file, "old\n").unwrap();
         let secrets = Secrets::of_file(&file).unwrap();
-        std::fs::write(&file, "new\nold\n").unwrap();
+        private_file::write(&file, "new\nold\n").unwrap();
         assert_eq!(shown(&secrets), ["old"], "looked at twice within a second");
         wait(&secrets);
         assert_eq!(shown(&secrets), ["new", "old"]);
         for broken in ["", "\n\n"] {
-            std::fs::write(&file, broken).unwrap();
+            private_file::write(&file, broken).unwrap();
             wait(&secrets);
             assert_eq!(shown(&secrets), ["new", "old"]);
         }
         std::fs::remove_file(&file).unwrap();
         wait(&secrets);
         assert_eq!(shown(&secrets), ["new", "old"]);
-        std::fs::write(&file, "newest\n").unwrap();
+        private_file::write(&file, "newest\n").unwrap();
         wait(&secrets);
         assert_eq!(shown(&secrets), ["newest"]);
         assert!(Secrets::of_file(&folder.path().join("nosuch")).is_err());
 
         // A typo in a key that signs would fail every call.
         let secrets = secrets.for_signing().unwrap();
-        std::fs::write(&file, "whsec_canary!\n").unwrap();
+        private_file::write(&file, "whsec_canary!\n").unwrap();
         wait(&secrets);
         assert_eq!(shown(&secrets), ["newest"]);
         let typo = Secrets::of_file(&file).unwrap();

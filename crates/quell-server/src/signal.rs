@@ -2,7 +2,9 @@
 
 use std::future::Future;
 
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::debug;
 
 /// Completes at the first SIGINT or SIGTERM after the call.
 ///
@@ -17,4 +19,34 @@ pub fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// The SIGHUPs from now on: each asks for the configuration to be read again.
+///
+/// # Errors
+/// When the handler cannot be installed.
+pub fn hangups() -> anyhow::Result<tokio::signal::unix::Signal> {
+    Ok(signal(SignalKind::hangup())?)
+}
+
+/// Tells systemd, where it waits for that, that the server answers.
+pub fn ready() {
+    notify(&[NotifyState::Ready]);
+}
+
+/// Tells systemd that the configuration is read again; [`ready`] ends it.
+pub fn reloading() {
+    let now = NotifyState::monotonic_usec_now();
+    notify(&[NotifyState::Reloading].into_iter().chain(now).collect::<Vec<_>>());
+}
+
+/// Tells systemd that the server ends.
+pub fn stopping() {
+    notify(&[NotifyState::Stopping]);
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        debug!(%error, "systemd could not be notified");
+    }
 }

@@ -16,7 +16,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::view::{Action, ActionState};
+use crate::audit::Audit;
+use crate::view::{Action, ActionState, AuditEntry};
 
 /// The most actions that run at once.
 pub const MAX_RUNNING: usize = 4;
@@ -54,6 +55,7 @@ pub struct Actions(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     quell: Quell,
+    audit: Audit,
     stopping: CancellationToken,
     kept: Mutex<Kept>,
 }
@@ -81,8 +83,13 @@ impl Entry {
 
 impl Actions {
     /// No actions yet. Those that run stop when `stopping` fires, and a task of `owner` waits for them.
-    pub fn start(quell: Quell, stopping: CancellationToken, owner: &mut JoinSet<()>) -> Self {
-        let shared = Arc::new(Shared { quell, stopping, kept: Mutex::default() });
+    pub fn start(
+        quell: Quell,
+        audit: Audit,
+        stopping: CancellationToken,
+        owner: &mut JoinSet<()>,
+    ) -> Self {
+        let shared = Arc::new(Shared { quell, audit, stopping, kept: Mutex::default() });
         owner.spawn(join(Arc::clone(&shared)));
         Actions(shared)
     }
@@ -167,6 +174,7 @@ impl Shared {
             shown.state = state;
             shown.ended_at = Some(now());
             log_end(shown);
+            self.audit.record(end_of(shown));
         });
     }
 }
@@ -225,6 +233,21 @@ fn log_end(shown: &Action) {
         token = by.token,
         "action ended"
     );
+}
+
+/// The end of an action in the audit: with how many jobs it has changed.
+fn end_of(shown: &Action) -> AuditEntry {
+    AuditEntry {
+        at: now(),
+        by: shown.by.clone(),
+        operation: "actions_end".to_owned(),
+        method: "POST".to_owned(),
+        path: shown.url.clone(),
+        status: 200,
+        count: Some(shown.done),
+        before: None,
+        after: None,
+    }
 }
 
 /// What an action does to a job, as its record says where it asks for no reason of its own.

@@ -157,7 +157,9 @@ pub(super) fn print_payload(job: &view::Job, out: &mut dyn Write) -> anyhow::Res
 /// The explanation of one thing, from the server or the store; none where nothing is known of it.
 fn found(source: &Source, target: &ExplainTarget) -> anyhow::Result<Option<view::Explanation>> {
     if let Some(url) = &source.store {
-        return read_store(url, async |quell| Ok(view::Explanation::of(quell, target).await?));
+        return read_store(url, async |quell| {
+            Ok(view::Explanation::of(quell, target, view::Contents::Shown).await?)
+        });
     }
     let mut url = join(&source.server, &["v1", "explain"])?;
     let mut query = url.query_pairs_mut();

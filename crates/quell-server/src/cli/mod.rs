@@ -4,6 +4,7 @@
 //! write for people, `recorded` has the arguments that `simulate` and `replay` share.
 
 pub mod alerts;
+pub mod audit;
 pub mod cancel;
 pub mod check;
 pub mod dead;
@@ -24,5 +25,6 @@ pub mod simulate;
 pub(crate) mod source;
 pub mod task;
 mod text;
+pub mod tokens;
 pub mod trigger;
 pub mod workers;

@@ -35,7 +35,7 @@ fn caller() -> Option<String> {
         None | Some("") => user,
         Some(host) => format!("{user}@{host}"),
     };
-    Some(caller).filter(|caller| caller.len() <= QueueSettings::MOST_PAUSED_BY)
+    Some(caller).filter(|caller| caller.len() <= QueueSettings::MOST_REMARK)
 }
 
 /// What a server lists.

@@ -6,6 +6,7 @@
 //! be served; only the world (a port, a file, a program) can still say no.
 
 mod alerts;
+mod changes;
 pub mod duration;
 pub(crate) mod engine;
 pub(crate) mod exact;
@@ -28,11 +29,15 @@ use std::time::Duration;
 use quell::queue::QueueSettings;
 use quell::schedule::Schedule;
 use quell::trigger::{NewTrigger, TaskPolicy};
+use quell::worker::Retention;
 use quell::{Error, Key, Payload, QueueName, TaskName};
 
+pub use changes::{Change, changes};
 use key_template::KeyTemplate;
 
+use crate::access::Tokens;
 use crate::alerts::DeclaredAlert;
+use crate::declare::Apply;
 use crate::handlers::Handler;
 use crate::secrets::Secrets;
 use crate::sources::Source;
@@ -46,8 +51,12 @@ pub struct Config {
     pub url: Option<String>,
     /// Host names that requests may name besides the loopback ones and the address itself.
     pub allowed_hosts: Vec<String>,
-    /// What callers must present; required off loopback.
+    /// What callers must present; this or `tokens` is required off loopback.
     pub token: Option<Secrets>,
+    /// The tokens of a file, each with its scopes.
+    pub tokens: Option<Tokens>,
+    /// The file of what operators did.
+    pub audit: Option<PathBuf>,
     /// The largest request body, in bytes.
     pub max_body: usize,
     /// The store's URL.
@@ -68,10 +77,16 @@ pub struct Config {
     pub sources: BTreeMap<String, Source>,
     /// Schedules to set at the start.
     pub schedules: Vec<Schedule>,
+    /// Which queues and schedules are set at the start.
+    pub apply: Apply,
     /// The alerts, with their sinks.
     pub alerts: Vec<DeclaredAlert>,
     /// How often it is looked at.
     pub alert_interval: Duration,
+    /// How long ended jobs are kept.
+    pub retention: Retention,
+    /// The text that it was read from.
+    pub text: String,
 }
 
 /// A queue that the configuration declares.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell::trigger::DedupFallback;
+use quell::worker::Retention;
 use quell::{QueueName, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -15,12 +16,14 @@ use utoipa::ToSchema;
 
 use super::DeclaredTask;
 use super::alerts::{RawAlert, alerts};
+use super::duration;
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
 use super::sources::{RawSource, sources};
 use super::tasks::{RawTask, declare};
 use super::{Config, DeclaredQueue};
+use crate::access::Tokens;
 use crate::secrets::Secrets;
 
 /// The address of a server without a setting.
@@ -83,6 +86,12 @@ pub(super) struct RawServer {
     /// the file with the bearer tokens
     #[schema(value_type = String)]
     token_file: Option<String>,
+    /// the file of [tokens with scopes](security.md#tokens), as `quell tokens` makes it
+    #[schema(value_type = String)]
+    tokens: Option<String>,
+    /// the file to which each [operator's request](security.md#audit) is appended
+    #[schema(value_type = String)]
+    audit_file: Option<String>,
     /// the largest request body
     ///
     /// Default: `1MiB`
@@ -151,6 +160,39 @@ pub(super) struct RawWorker {
     /// Default: `30s`
     #[schema(value_type = String)]
     lease: Option<Length>,
+    /// how long jobs that succeeded, were cancelled or absorbed are kept, or `forever` ([R37](semantics.md#r37))
+    ///
+    /// Default: `1h`
+    #[schema(value_type = String)]
+    keep_succeeded: Option<Keep>,
+    /// how long dead jobs are kept
+    ///
+    /// Default: `forever`
+    #[schema(value_type = String)]
+    keep_dead: Option<Keep>,
+}
+
+/// A duration, or `forever`.
+#[derive(Clone, Copy, Debug)]
+struct Keep(Option<Duration>);
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == "forever" {
+            return Ok(Keep(None));
+        }
+        let wrong = |why| de::Error::custom(format!("{why}, or `forever`"));
+        duration::parse(&text).map(|length| Keep(Some(length))).map_err(wrong)
+    }
+}
+
+fn retention(worker: &RawWorker) -> Retention {
+    let default = Retention::default();
+    Retention {
+        succeeded: worker.keep_succeeded.map_or(default.succeeded, |keep| keep.0),
+        dead: worker.keep_dead.map_or(default.dead, |keep| keep.0),
+    }
 }
 
 /// An address and port.
@@ -202,7 +244,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
     });
     problems.extend(found);
     problems.sort_by_key(Problem::line);
-    if problems.is_empty() { Ok(config) } else { Err(problems) }
+    if problems.is_empty() { Ok(Config { text: text.to_owned(), ..config }) } else { Err(problems) }
 }
 
 /// What the settings amount to, with a note of each that cannot be meant.
@@ -213,10 +255,16 @@ fn check(
     note: &mut impl FnMut(&str, String),
 ) -> Config {
     let token = token(&raw.server, folder, note);
+    let tokens = tokens(&raw.server, folder, note);
     let listen = raw.server.listen.map_or(DEFAULT_LISTEN, |listen| listen.0);
-    if !listen.ip().is_loopback() && token.is_none() && !broken("server") {
+    if !listen.ip().is_loopback()
+        && token.is_none()
+        && raw.server.tokens.is_none()
+        && !broken("server")
+    {
         let message = format!(
-            "{listen} is reachable from elsewhere: set server.token_env or server.token_file first"
+            "{listen} is reachable from elsewhere: set server.tokens, server.token_env or \
+             server.token_file first"
         );
         note("server.listen", message);
     }
@@ -234,17 +282,7 @@ fn check(
         note("worker.lease", message);
     }
     let queues = queues(raw.queues, note);
-    let mut tasks = BTreeMap::new();
-    for (name, task) in raw.tasks {
-        let path = format!("tasks.{name}");
-        if broken(&path) {
-            continue;
-        }
-        let Some(checked) = known(TaskName::new(&name), &path, note) else { continue };
-        if let Some(task) = declare(&checked, task, &path, folder, note) {
-            tasks.insert(checked, task);
-        }
-    }
+    let tasks = tasks(raw.tasks, folder, broken, note);
     if url.is_none() && listen.ip().is_unspecified() && tasks.values().any(reports_later) {
         let message = format!("is missing: targets cannot report their completions to {listen}");
         note("server.url", message);
@@ -261,6 +299,8 @@ fn check(
         url,
         allowed_hosts: raw.server.allowed_hosts,
         token,
+        tokens,
+        audit: raw.server.audit_file.as_ref().map(|file| folder.join(file)),
         max_body: raw.server.max_body.map_or(1 << 20, |bytes| bytes.0),
         dedup_fallback: match raw.store.dedup_fallback {
             Fallback::Open => DedupFallback::Open,
@@ -274,9 +314,32 @@ fn check(
         tasks,
         sources,
         schedules,
+        apply: crate::declare::Apply::Changed,
         alerts,
         alert_interval,
+        retention: retention(&raw.worker),
+        text: String::new(),
     }
+}
+
+fn tasks(
+    raw: BTreeMap<String, RawTask>,
+    folder: &Path,
+    broken: &dyn Fn(&str) -> bool,
+    note: &mut impl FnMut(&str, String),
+) -> BTreeMap<TaskName, DeclaredTask> {
+    let mut tasks = BTreeMap::new();
+    for (name, task) in raw {
+        let path = format!("tasks.{name}");
+        if broken(&path) {
+            continue;
+        }
+        let Some(checked) = known(TaskName::new(&name), &path, note) else { continue };
+        if let Some(task) = declare(&checked, task, &path, folder, note) {
+            tasks.insert(checked, task);
+        }
+    }
+    tasks
 }
 
 /// Whether the target of a task may report its end later.
@@ -349,6 +412,22 @@ fn token(
         ["server.token_env", "server.token_file"],
         note,
     )
+}
+
+fn tokens(
+    server: &RawServer,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Tokens> {
+    let file = server.tokens.as_ref()?;
+    let path = folder.join(file);
+    if !path.exists() {
+        let message = format!("{} does not exist: make it by `quell tokens add`", path.display());
+        note("server.tokens", message);
+        return None;
+    }
+    let opened = Tokens::open(&path);
+    opened.map_err(|error| note("server.tokens", error.to_string())).ok()
 }
 
 /// Reads secrets from a variable or a file.

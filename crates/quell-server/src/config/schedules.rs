@@ -107,7 +107,8 @@ fn declare(
     let mut trigger = task.trigger(Payload::encode(&raw.payload)?)?;
     trigger.priority = raw.priority.unwrap_or(trigger.priority);
     trigger.when = raw.delay.map_or(When::Now, |delay| When::After(delay.0));
-    let schedule = Schedule { name, spec: parts.spec()?, catch_up: raw.catch_up, trigger };
+    let schedule =
+        Schedule { name, spec: parts.spec()?, catch_up: raw.catch_up, trigger, declared: None };
     schedule.validate(&Limits::default())?;
     Ok(schedule)
 }

@@ -11,8 +11,10 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use crate::actions::{MAX_RUNNING, NotTaken, Order, now};
 use crate::filter::FilterText;
 use crate::view::{self, Action, ActionKind, ActionState, Caller};
@@ -153,10 +155,12 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 pub(super) async fn begin(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
+    Extension(access): Extension<Access>,
     body: JsonBody,
 ) -> Result<impl IntoResponse, ApiError> {
     let body = body.read()?;
-    let asked: NewAction = parse(&body)?;
+    let mut asked: NewAction = parse(&body)?;
+    objects::narrow(access.grant(), &mut asked.filter)?;
     let shown = api.actions.begin(asked.order(caller)?).map_err(|why| match why {
         NotTaken::NameTaken => {
             let message = "an action of this name is kept: choose another, or delete that one";
@@ -183,8 +187,13 @@ pub(super) async fn begin(
     description = "",
     responses((status = 200, body = view::Actions, description = "Done."), Refused),
 )]
-pub(super) async fn list(State(api): State<Api>) -> Json<view::Actions> {
-    Json(view::Actions { actions: api.actions.list() })
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Json<view::Actions> {
+    let mut actions = api.actions.list();
+    actions.retain(|action| objects::action(access.grant(), action));
+    Json(view::Actions { actions })
 }
 
 /// `GET /v1/actions/{name}`.
@@ -202,9 +211,10 @@ pub(super) async fn list(State(api): State<Api>) -> Json<view::Actions> {
 )]
 pub(super) async fn show(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Action>, ApiError> {
-    api.actions.show(&name).map(Json).ok_or_else(no_action)
+    seen(&api, &access, &name).map(Json)
 }
 
 /// `DELETE /v1/actions/{name}`.
@@ -222,9 +232,17 @@ pub(super) async fn show(
 )]
 pub(super) async fn stop(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Action>, ApiError> {
+    seen(&api, &access, &name)?;
     api.actions.stop(&name).map(Json).ok_or_else(no_action)
+}
+
+/// An action that the caller's token sees.
+fn seen(api: &Api, access: &Access, name: &str) -> Result<Action, ApiError> {
+    let found = api.actions.show(name);
+    found.filter(|action| objects::action(access.grant(), action)).ok_or_else(no_action)
 }
 
 fn no_action() -> ApiError {

@@ -78,6 +78,17 @@ impl Completions {
         Completions { tasks, tally, watched: Arc::default() }
     }
 
+    /// The same for other tasks; those that are expected stay so.
+    #[must_use]
+    pub(crate) fn after(&self, tasks: PullTasks) -> Self {
+        Completions { tasks, ..self.clone() }
+    }
+
+    /// The tasks.
+    pub(crate) fn tasks(&self) -> &PullTasks {
+        &self.tasks
+    }
+
     /// Ends an attempt as timed out unless it is completed within this time. Where that is not noted, its
     /// lease expires instead.
     pub fn expect(&self, lease: PullLease, within: Duration) {

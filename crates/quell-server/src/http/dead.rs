@@ -3,9 +3,9 @@
 //! A request handles one page, and its response has the place of the next: the server keeps no
 //! state, and the caller sets the rate.
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
 use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
@@ -13,9 +13,13 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
+use super::audit::Count;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
+use super::objects;
+use crate::access::Right;
 use crate::view;
 
 /// The name of exported dead jobs in paths and bodies.
@@ -83,9 +87,10 @@ struct Why {
 }
 
 impl Asked {
-    fn filter(self) -> Result<DeadFilter, ApiError> {
+    /// What it means, held to the tasks and queues that the caller's token is limited to.
+    fn filter(self, access: &Access) -> Result<DeadFilter, ApiError> {
         let moment = |at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
-        let filter = DeadFilter {
+        let mut filter = DeadFilter {
             task: self.task.map(TaskName::new).transpose()?,
             queue: self.queue.map(QueueName::new).transpose()?,
             error: self.error,
@@ -95,15 +100,17 @@ impl Asked {
             limit: self.limit.map(limit).transpose()?.unwrap_or_default(),
         };
         filter.validate()?;
+        objects::narrow_dead(access.grant(), &mut filter)?;
         Ok(filter)
     }
 
     /// The filter of a query, and whether payloads are wanted.
     fn of_query(
+        access: &Access,
         query: Result<Query<Pairs>, QueryRejection>,
     ) -> Result<(DeadFilter, bool), ApiError> {
         let mut query = Parameters::read(query)?;
-        let whole = query.take_payload()?;
+        let whole = query.take_payload(access)?;
         let time = |name: &'static str| {
             move |text: String| {
                 text.parse::<jiff::Timestamp>().map_err(|error| {
@@ -129,7 +136,7 @@ impl Asked {
             reason: None,
         };
         query.end()?;
-        Ok((asked.filter()?, whole))
+        Ok((asked.filter(access)?, whole))
     }
 }
 
@@ -158,9 +165,10 @@ fn limit(limit: usize) -> Result<usize, ApiError> {
 )]
 pub(super) async fn list(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::DeadJobs>, ApiError> {
-    let (filter, whole) = Asked::of_query(query)?;
+    let (filter, whole) = Asked::of_query(&access, query)?;
     let jobs = api.quell.dead().list(&filter).await?;
     let matching = api.quell.dead().count(&filter).await?;
     Ok(Json(view::DeadJobs::new(&jobs, &filter, matching, whole)))
@@ -181,9 +189,10 @@ pub(super) async fn list(
 )]
 pub(super) async fn causes(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Causes>, ApiError> {
-    let (filter, _) = Asked::of_query(query)?;
+    let (filter, _) = Asked::of_query(&access, query)?;
     let found = api.quell.dead().causes(&filter).await?;
     Ok(Json(view::Causes::new(&found, filter.page())))
 }
@@ -203,9 +212,10 @@ pub(super) async fn causes(
 )]
 pub(super) async fn export(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Exports>, ApiError> {
-    let (filter, _) = Asked::of_query(query)?;
+    let (filter, _) = Asked::of_query(&access, query)?;
     let (exports, next) = api.quell.dead().exports(&filter).await?;
     Ok(Json(view::Exports { exports, next_before: next.map(|place| place.to_string()) }))
 }
@@ -223,15 +233,16 @@ pub(super) async fn export(
 )]
 pub(super) async fn redrive(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     body: JsonBody,
-) -> Result<Json<view::Swept>, ApiError> {
+) -> Result<(Extension<Count>, Json<view::Swept>), ApiError> {
     let body = body.read()?;
     let asked: Asked = parse(&body)?;
     if asked.reason.is_some() {
         return Err(ApiError::invalid("reason", "a redrive takes no reason: leave it out"));
     }
-    let swept = api.quell.dead().redrive_page(&asked.filter()?).await?;
-    Ok(Json(view::Swept::redriven(&swept)))
+    let swept = api.quell.dead().redrive_page(&asked.filter(&access)?).await?;
+    Ok(counted(view::Swept::redriven(&swept)))
 }
 
 /// `POST /v1/dead/discard`: one page of those that match, for good, with a reason.
@@ -247,13 +258,19 @@ pub(super) async fn redrive(
 )]
 pub(super) async fn discard(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     body: JsonBody,
-) -> Result<Json<view::Swept>, ApiError> {
+) -> Result<(Extension<Count>, Json<view::Swept>), ApiError> {
     let body = body.read()?;
     let mut asked: Asked = parse(&body)?;
     let reason = reason(asked.reason.take())?;
-    let swept = api.quell.dead().discard_page(&asked.filter()?, &reason).await?;
-    Ok(Json(view::Swept::discarded(&swept)))
+    let swept = api.quell.dead().discard_page(&asked.filter(&access)?, &reason).await?;
+    Ok(counted(view::Swept::discarded(&swept)))
+}
+
+/// What was done to a page, with the number for the audit.
+fn counted(swept: view::Swept) -> (Extension<Count>, Json<view::Swept>) {
+    (Extension(Count(swept.count())), Json(swept))
 }
 
 fn reason(reason: Option<String>) -> Result<String, ApiError> {
@@ -304,6 +321,7 @@ pub(super) async fn import(
 )]
 pub(super) async fn redrive_one(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(id): Path<String>,
     body: JsonBody,
 ) -> Result<Json<view::Redriven>, ApiError> {
@@ -312,6 +330,9 @@ pub(super) async fn redrive_one(
     let edited = body.as_deref().map(parse::<Edited<'_>>).transpose()?;
     let payload =
         edited.and_then(|edited| edited.payload).map(|payload| Payload::from_stored(payload.get()));
+    if payload.is_some() {
+        access.require(Right::Payload, "payload")?;
+    }
     let became = api.quell.dead().redrive(Redrive { id, payload }).await?;
     Ok(Json(view::Redriven { job: id, became }))
 }

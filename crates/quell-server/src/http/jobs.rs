@@ -1,14 +1,17 @@
 //! Reading jobs, and what an operator does to one.
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use super::triggers::known_task;
+use crate::access::Right;
 use crate::filter::FilterText;
 use crate::view;
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
 use quell::job::{Adjusted, Adjustment, ExplainTarget, JobFilter, JobSearch};
 use quell::trigger::TriggerId;
 use quell::{JobId, JobState, Key, TaskName};
@@ -34,13 +37,16 @@ use utoipa::ToSchema;
 )]
 pub(super) async fn list(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Jobs>, ApiError> {
     let mut query = Parameters::read(query)?;
-    let mut search = query.take_filter()?.search()?;
+    let mut filter = query.take_filter()?;
+    objects::narrow(access.grant(), &mut filter)?;
+    let mut search = filter.search()?;
     search.filter.before = query.take("before", |text| text.parse::<JobId>())?;
     search.filter.limit = query.take("limit", |text| limit(&text))?.unwrap_or_default();
-    let whole = query.take_payload()?;
+    let whole = query.take_payload(&access)?;
     query.end()?;
     let page = api.quell.search(&search).await?;
     Ok(Json(view::Jobs::new(&page, whole)))
@@ -56,8 +62,12 @@ pub(super) async fn list(
     description = "",
     responses((status = 200, body = view::Counts, description = "Done."), Refused),
 )]
-pub(super) async fn counts(State(api): State<Api>) -> Result<Json<view::Counts>, ApiError> {
-    let counts = api.quell.counts().await?;
+pub(super) async fn counts(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Json<view::Counts>, ApiError> {
+    let mut counts = api.quell.counts().await?;
+    counts.retain(|count| access.grant().sees(&count.queue, &count.task));
     Ok(Json(view::Counts { counts: counts.iter().map(view::Count::from).collect() }))
 }
 
@@ -79,6 +89,7 @@ pub(super) async fn counts(State(api): State<Api>) -> Result<Json<view::Counts>,
 )]
 pub(super) async fn windows(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(task): Path<String>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Jobs>, ApiError> {
@@ -91,13 +102,13 @@ pub(super) async fn windows(
         limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
         ..JobFilter::default()
     };
-    let whole = query.take_payload()?;
+    let whole = query.take_payload(&access)?;
     query.end()?;
     let page = api.quell.search(&JobSearch { filter, ..JobSearch::default() }).await?;
     let mut shown = view::Jobs::new(&page, whole);
     // Jobs without a key are no windows. The page may be shorter for it, and leads to the next all
     // the same.
-    shown.jobs.retain(|job| job.key.is_some());
+    shown.jobs.retain(|job| job.key.is_some() && access.grant().sees(&job.queue, &job.task));
     Ok(Json(shown))
 }
 
@@ -143,10 +154,14 @@ impl Parameters {
         Ok(filter)
     }
 
-    /// Whether payloads and outputs are wanted: `payload=true`.
-    pub(super) fn take_payload(&mut self) -> Result<bool, ApiError> {
+    /// Whether payloads and outputs are wanted: `payload=true`, which needs the right to see them.
+    pub(super) fn take_payload(&mut self, access: &Access) -> Result<bool, ApiError> {
         let wrong = |_| quell::Error::invalid("payload", "payload is true or false");
-        Ok(self.take("payload", |text| text.parse::<bool>().map_err(wrong))?.unwrap_or_default())
+        let wanted = self.take("payload", |text| text.parse::<bool>().map_err(wrong))?;
+        if wanted == Some(true) {
+            access.require(Right::Payload, "payload")?;
+        }
+        Ok(wanted.unwrap_or_default())
     }
 
     /// Refuses unknown parameters: a filter with a typo would show everything.
@@ -176,9 +191,10 @@ impl Parameters {
 )]
 pub(super) async fn show(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(id): Path<String>,
 ) -> Result<Json<view::Explanation>, ApiError> {
-    explanation(&api, ExplainTarget::Job(id.parse::<JobId>()?)).await
+    explanation(&api, &access, ExplainTarget::Job(id.parse::<JobId>()?)).await
 }
 
 /// `GET /v1/explain?id=` or `?key=&task=` (R15).
@@ -198,6 +214,7 @@ pub(super) async fn show(
 )]
 pub(super) async fn explain(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Explanation>, ApiError> {
     let mut query = Parameters::read(query)?;
@@ -209,8 +226,8 @@ pub(super) async fn explain(
     let task = query.take("task", TaskName::new)?;
     query.end()?;
     match (id, key) {
-        (Some(target), None) => explanation(&api, target).await,
-        (None, Some(key)) => explanation(&api, ExplainTarget::Key { task, key }).await,
+        (Some(target), None) => explanation(&api, &access, target).await,
+        (None, Some(key)) => explanation(&api, &access, ExplainTarget::Key { task, key }).await,
         (Some(_), Some(_)) | (None, None) => {
             Err(ApiError::invalid("id", "give an id or a key, not both"))
         }
@@ -219,16 +236,23 @@ pub(super) async fn explain(
 
 async fn explanation(
     api: &Api,
+    access: &Access,
     target: ExplainTarget,
 ) -> Result<Json<view::Explanation>, ApiError> {
-    let found = view::Explanation::of(&api.quell, &target).await?;
+    let contents =
+        if access.sees_payloads() { view::Contents::Shown } else { view::Contents::Hidden };
+    let found = view::Explanation::of(&api.quell, &target, contents).await?;
+    let found = found.filter(|shown| access.grant().sees(&shown.job.queue, &shown.job.task));
     let mut shown = found.ok_or_else(|| {
         ApiError::not_found(
             "id",
             "nothing is known of it: no such job, or it was removed or discarded",
         )
     })?;
-    api.pull.add_reports(&mut shown);
+    // A script's lines may have what its payload has.
+    if access.sees_payloads() {
+        api.pull.add_reports(&mut shown);
+    }
     let (task, queue) = (shown.job.task.clone(), shown.job.queue.clone());
     match api.tasks.get(&task).map(|declared| declared.checked.queue()) {
         None => shown.wait_for("task_undeclared", format!("this server declares no task {task}")),

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use metrics::{describe_counter, describe_gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use quell::checkup::Checkup;
 use quell::job::Counts;
@@ -34,6 +35,12 @@ pub fn recorder() -> anyhow::Result<PrometheusHandle> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
         .install_recorder()
         .context("cannot install the metrics recorder")?;
+    describe_counter!(
+        "quell_source_deliveries_total",
+        "Deliveries of webhooks by what became of each."
+    );
+    describe_gauge!("quell_alert", "Whether an alert is raised.");
+    describe_counter!("quell_audit_failures_total", "Audit entries that the file could not take.");
     *recorder = Some(handle.clone());
     Ok(handle)
 }
@@ -57,8 +64,11 @@ pub fn render_jobs<'t>(
     counts: &[Counts],
     known: impl Iterator<Item = (&'t QueueName, &'t TaskName)>,
 ) -> String {
-    let mut text = String::from("# TYPE quell_jobs gauge\n");
-    let mut dead = String::from("# TYPE quell_dead_jobs gauge\n");
+    let mut text =
+        String::from("# HELP quell_jobs Jobs by queue, task and state.\n# TYPE quell_jobs gauge\n");
+    let mut dead = String::from(
+        "# HELP quell_dead_jobs Dead jobs by queue and task.\n# TYPE quell_dead_jobs gauge\n",
+    );
     let mut with_dead = BTreeSet::new();
     for Counts { queue, task, state, jobs } in counts {
         text.push_str(&format!(

@@ -1,11 +1,13 @@
 //! The HTTP API.
 //!
-//! Every request passes `auth` (host, origin, token; it logs changes by operators) and `bounds` (time, panics), then a route. The
+//! Every request passes `bounds` (time, panics), `auth` (host, origin, token, its right by `rules`) and `objects` (the
+//! tasks and queues that a token is limited to), then a route; `audit` records the changes of operators. The
 //! modules of routes have the names of their paths; `results` is `/v1/jobs/{id}/result`. `error`
 //! makes a response of each failure.
 
 mod actions;
 mod alerts;
+mod audit;
 mod auth;
 mod body;
 mod bounds;
@@ -15,15 +17,18 @@ mod error;
 mod etag;
 mod jobs;
 pub mod metrics;
+mod objects;
 mod openapi;
 mod pull;
 mod queues;
 mod quiet;
 mod results;
+mod rules;
 mod schedules;
 mod settle;
 mod sources;
 mod tasks;
+mod tokens;
 mod triggers;
 mod unreadable;
 mod workers;
@@ -38,18 +43,21 @@ use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::{ErrorKind, Quell, TaskName};
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::Tokens;
 use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
+use crate::audit::Audit;
 use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
 use crate::view;
+use auth::Access;
 pub use auth::Peer;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
@@ -83,14 +91,25 @@ pub struct Api {
     pub actions: Actions,
     /// The metrics page.
     pub metrics: PrometheusHandle,
-    /// The bearer tokens of callers.
+    /// The configuration's own token, which permits everything.
     pub token: Option<Secrets>,
+    /// The tokens of a file, each with its scopes.
+    pub tokens: Option<Tokens>,
+    /// What operators did.
+    pub audit: Audit,
     /// Host names that requests may name.
     pub hosts: Arc<[String]>,
     /// The largest body, in bytes.
     pub max_body: usize,
     /// Fires when the server begins to stop.
     pub stopping: CancellationToken,
+}
+
+impl Api {
+    /// Whether callers need a token.
+    pub(crate) fn asks_for_tokens(&self) -> bool {
+        self.token.is_some() || self.tokens.is_some()
+    }
 }
 
 /// The host names that stand for this server.
@@ -109,9 +128,8 @@ pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
     // They have proofs of their own.
     let open_routes = Router::from(sources::routes().merge(completions::routes()));
-    Router::from(routes(max_body))
+    Router::from(routes(&api, max_body))
         .route("/", get(index))
-        .route("/metrics", get(metrics_page))
         .merge(openapi::routes())
         .fallback(|| async { ApiError::not_found("path", "no such path") })
         .method_not_allowed_fallback(wrong_method)
@@ -131,19 +149,33 @@ async fn wrong_method() -> ApiError {
 /// The API's description, as `quell openapi` prints it.
 #[must_use]
 pub fn description() -> utoipa::openapi::OpenApi {
-    routes(0).merge(sources::routes()).merge(completions::routes()).into_openapi()
+    let all = described(0).merge(sources::routes()).merge(completions::routes());
+    let mut document = all.into_openapi();
+    rules::describe(&mut document);
+    document
 }
 
-/// The routes with a description.
-fn routes(max_body: usize) -> OpenApiRouter<Api> {
+/// The routes with a description, of which those of operators are recorded.
+fn routes(api: &Api, max_body: usize) -> OpenApiRouter<Api> {
+    let record = from_fn_with_state(api.clone(), audit::record);
+    callers().merge(operators(max_body).layer(record))
+}
+
+/// The same without records, for the description.
+fn described(max_body: usize) -> OpenApiRouter<Api> {
+    callers().merge(operators(max_body))
+}
+
+/// What callers and workers do.
+fn callers() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(triggers::trigger))
-        .merge(operators(max_body))
         .routes(routes!(pull::claim))
         .routes(routes!(pull::renew))
         .routes(routes!(settle::settle))
         .routes(routes!(pull::leave))
         .routes(routes!(health))
+        .routes(routes!(metrics_page))
 }
 
 /// What operators read and do; changes are logged with their callers.
@@ -193,7 +225,10 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(workers::list))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
-        .layer(from_fn(auth::audit))
+        .routes(routes!(audit::list))
+        .routes(routes!(tokens::list, tokens::add))
+        .routes(routes!(tokens::rotate))
+        .routes(routes!(tokens::revoke))
 }
 
 /// Whether the store answers, and the server goes on.
@@ -227,9 +262,29 @@ async fn index() -> Json<serde_json::Value> {
     }))
 }
 
-async fn metrics_page(State(api): State<Api>) -> Result<Response, ApiError> {
-    let counts = api.quell.store().counts().await?;
+/// The Prometheus page.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operation",
+    operation_id = "server_metrics",
+    summary = "Metrics in the text format of Prometheus.",
+    description = "A token that is limited to tasks or queues sees the numbers of their jobs only.",
+    responses((status = 200, body = String, content_type = "text/plain", description = "Done."), Refused),
+)]
+async fn metrics_page(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Response, ApiError> {
+    let grant = access.grant();
+    let mut counts = api.quell.store().counts().await?;
+    counts.retain(|count| grant.sees(&count.queue, &count.task));
     let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
+    let known = known.filter(|(queue, task)| grant.sees(queue, task));
+    if grant.is_limited() {
+        let text = metrics::render_jobs(&counts, known);
+        return Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response());
+    }
     let text = api.metrics.render() + &metrics::render_jobs(&counts, known);
     // A store without checks has no such metrics.
     let checkup = match api.quell.checkup().await {

@@ -23,7 +23,7 @@ pub(super) const JSON: &str = "/v1/openapi.json";
 pub(super) const PAGE: &str = "/v1/reference";
 const TEMPLATE: &str = include_str!("reference.html");
 /// The name of the bearer token in the description.
-const TOKEN: &str = "token";
+pub(super) const TOKEN: &str = "token";
 
 /// What the description says of the whole API.
 #[derive(utoipa::OpenApi)]
@@ -45,7 +45,8 @@ pub(super) fn head() -> OpenApi {
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
-            "The token of `server.token_env` or `server.token_file`, where one is set.",
+            "A token of `server.tokens`, with the scope that the operation names, or the one of \
+             `server.token_env` or `server.token_file`, which permits everything.",
         ))
         .build();
     if let Some(components) = &mut head.components {

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use quell::store::Lease;
 use quell::worker::WorkerId;
 use quell::worker::pull::{MAX_LEASE, MIN_LEASE, PullClaim, PullLease, PullProcess, PullTasks};
@@ -16,8 +16,10 @@ use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use super::triggers::{length, listed, shortened};
 use crate::alerts::Tally;
 use crate::progress::{MAX_PROGRESS, Reports};
@@ -48,6 +50,18 @@ impl Pull {
         let lease = lease.clamp(MIN_LEASE, MAX_LEASE);
         let places = Arc::new(Semaphore::new(MOST_WAITING));
         Pull { tasks, tally, reports: Arc::default(), lease, places }
+    }
+
+    /// The same for other tasks.
+    #[must_use]
+    pub(crate) fn after(&self, tasks: PullTasks, lease: Duration) -> Self {
+        let lease = lease.clamp(MIN_LEASE, MAX_LEASE);
+        Pull { tasks, lease, ..self.clone() }
+    }
+
+    /// The tasks.
+    pub(crate) fn tasks(&self) -> &PullTasks {
+        &self.tasks
     }
 
     /// Whether a task is one that workers pull, and none of them has called this server of late.
@@ -176,6 +190,7 @@ struct AskedClaim {
 )]
 pub(super) async fn claim(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<view::PulledJobs>, ApiError> {
@@ -185,6 +200,9 @@ pub(super) async fn claim(
     let mut tasks = Vec::with_capacity(names.len());
     for name in names {
         let task = api.pull.known(&api, &name)?;
+        if !access.grant().works_everywhere() {
+            objects::works(access.grant(), api.pull.tasks.queue_of(&task), &task)?;
+        }
         if api.pull.tasks.queue_of(&task).is_none() {
             let message =
                 format!("this server runs task {task} itself: declare it with pull = true");
@@ -252,6 +270,7 @@ pub(super) fn lease_of(text: &str, list: &str, place: usize) -> Result<PullLease
 )]
 pub(super) async fn renew(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<view::RenewedLeases>, ApiError> {
@@ -264,6 +283,11 @@ pub(super) async fn renew(
         if asked.progress.as_ref().is_some_and(|progress| progress.as_str().len() > MAX_PROGRESS) {
             let message = format!("progress has more than {MAX_PROGRESS} bytes, the limit");
             return Err(ApiError::invalid(&format!("leases[{place}].progress"), message));
+        }
+    }
+    if !access.grant().works_everywhere() {
+        for lease in &leases {
+            objects::works_on(&api, access.grant(), lease.lease.job).await?;
         }
     }
     let term = api.pull.lease(term.as_deref())?;

@@ -1,8 +1,8 @@
 //! Queues as operators set them, live (R31–R33).
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use axum::{Extension, Json};
 use quell::QueueName;
 use quell::queue::{QueueInfo, QueueSettings};
 use serde::Deserialize;
@@ -10,9 +10,11 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, malformed, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
+use super::objects;
 use crate::config::queues::{QueueText, patched};
 use crate::view;
 
@@ -41,8 +43,12 @@ impl Pause {
     description = "",
     responses((status = 200, body = view::Queues, description = "Done."), Refused),
 )]
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Queues>, ApiError> {
-    let queues = api.quell.queues().await?;
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Json<view::Queues>, ApiError> {
+    let mut queues = api.quell.queues().await?;
+    queues.retain(|info| objects::queue(access.grant(), info));
     Ok(Json(view::Queues { queues: queues.iter().map(view::Queue::from).collect() }))
 }
 

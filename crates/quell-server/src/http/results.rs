@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
 use quell::JobId;
 
 use super::Api;
+use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
+use super::objects;
 use crate::config::duration;
 use crate::view;
 
@@ -23,7 +25,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
     tag = "jobs",
     operation_id = "results_result",
     summary = "The result of a job: at once, or when it has ended.",
-    description = "",
+    description = "A token needs the scope `trigger` for the job's task, or `read` and `payload`.",
     params(
         ("id" = String, Path, description = "The job."),
         ("wait" = Option<String>, Query, description = "Wait until it has ended, but no longer than this, such as `10s`; at most 20 s."),
@@ -32,6 +34,7 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 )]
 pub(super) async fn result(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(id): Path<String>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::ResultOfJob>, ApiError> {
@@ -39,6 +42,7 @@ pub(super) async fn result(
     let wait = query.take("wait", |text| wait(&text))?;
     query.end()?;
     let id = id.parse::<JobId>()?;
+    objects::result(&api, access.grant(), id).await?;
     let result = api.quell.result(id, wait.unwrap_or_default()).await?;
     Ok(Json(view::ResultOfJob::from(&result)))
 }

@@ -1,8 +1,8 @@
 //! Schedules over HTTP: read, set, paused, run, backfilled, removed (R36).
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use quell::schedule::SpecParts;
 use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
 use quell::{ErrorKind, Payload, Timestamp, When};
@@ -12,8 +12,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use super::triggers::{known_task, length};
 use crate::view;
 
@@ -69,8 +71,12 @@ struct Range {
     description = "",
     responses((status = 200, body = view::Schedules, description = "Done."), Refused),
 )]
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Schedules>, ApiError> {
-    let known = api.quell.store().schedules().await?;
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Json<view::Schedules>, ApiError> {
+    let mut known = api.quell.store().schedules().await?;
+    known.retain(|info| objects::schedule(access.grant(), info));
     Ok(Json(view::Schedules::from(&*known)))
 }
 
@@ -129,7 +135,8 @@ pub(super) async fn set(
     if let Some(delay) = &asked.delay {
         trigger.when = When::After(length("delay", delay)?);
     }
-    let schedule = Schedule { name, spec: parts.spec()?, catch_up: asked.catch_up, trigger };
+    let schedule =
+        Schedule { name, spec: parts.spec()?, catch_up: asked.catch_up, trigger, declared: None };
     let name = schedule.name.clone();
     api.quell.set_schedule(schedule).await?;
     Ok(Json(view::Schedule::from(&find(&api, &name).await?)))

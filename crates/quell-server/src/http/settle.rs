@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use quell::store::{Lease, SettledAs};
 use quell::worker::pull::{MAX_JOBS, PullLease, PullOutcome, PullSettled, PullTasks};
 use quell::{ErrorKind, Payload};
@@ -13,8 +13,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, MAX_DEPTH, depth, malformed, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use super::pull::{lease_of, time, worker};
 use super::triggers::delay;
 use crate::alerts::Tally;
@@ -180,6 +182,7 @@ struct AskedSettlements {
 )]
 pub(super) async fn settle(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<view::SettledJobs>, ApiError> {
@@ -203,6 +206,11 @@ pub(super) async fn settle(
     }
     if let Some(error) = first_refusal.filter(|_| ended.is_empty()) {
         return Err(error);
+    }
+    if !access.grant().works_everywhere() {
+        for one in &ended {
+            objects::works_on(&api, access.grant(), one.lease.lease.job).await?;
+        }
     }
     let sent = ended.iter().map(|one| (one.lease.clone(), one.outcome.clone())).collect();
     let settled = api.pull.tasks.settle(sent).await?;

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use axum::{Extension, Json};
 use quell::TaskName;
 use quell::queue::{TaskInfo, TaskSettings};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
+use super::objects;
 use super::queues::Pause;
 use crate::view;
 
@@ -36,8 +38,12 @@ struct TaskText {
     description = "",
     responses((status = 200, body = view::Tasks, description = "Done."), Refused),
 )]
-pub(super) async fn list(State(api): State<Api>) -> Result<Json<view::Tasks>, ApiError> {
-    let tasks = all(&api).await?;
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Json<view::Tasks>, ApiError> {
+    let mut tasks = all(&api).await?;
+    tasks.retain(|name, _| objects::sees_declared(&api, access.grant(), name));
     let shown = tasks.iter().map(|(name, settings)| show_one(name, settings)).collect();
     Ok(Json(view::Tasks { tasks: shown }))
 }

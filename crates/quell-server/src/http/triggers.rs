@@ -1,9 +1,9 @@
 //! Triggering over HTTP, one or a batch, and windows by key.
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use quell::trigger::{Dedup, NewTrigger, Thresholds, TraceContext};
 use quell::{Batch, Edge, HoldUntil, Key, Payload, TaskName, Timestamp, When};
 use serde::Deserialize;
@@ -12,8 +12,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::objects;
 use crate::config::DeclaredTask;
 use crate::config::duration;
 use crate::view;
@@ -180,10 +182,12 @@ struct OwnThresholds {
 )]
 pub(super) async fn trigger(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(task): Path<String>,
     headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
+    objects::triggers(&api, access.grant(), &task)?;
     let (name, declared) = known_task(&api, &task)?;
     let body = body.read()?;
     let mut of_batch = DedupText::default();

@@ -78,8 +78,10 @@ impl ActionState {
 pub struct Caller {
     /// Its address, or that of the proxy before it.
     pub peer: Option<String>,
-    /// Whether it showed the server's token; false where the server has none.
+    /// Whether it showed a token; false where the server has none.
     pub token: bool,
+    /// The name of its token.
+    pub name: Option<String>,
 }
 
 /// A job that could not be changed.

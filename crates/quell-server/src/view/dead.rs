@@ -143,6 +143,12 @@ pub struct Swept {
 }
 
 impl Swept {
+    /// How many were changed.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.redriven.or(self.discarded).unwrap_or_default()
+    }
+
     /// That of a redrive.
     #[must_use]
     pub fn redriven(page: &BulkResult) -> Self {

@@ -8,7 +8,7 @@ use quell::job::{
 };
 use quell::trigger::{TraceContext, TriggerId};
 use quell::{
-    Job as JobRow, JobId, JobResult, JobState, Key, Quell, QueueName, TaskName, Timestamp,
+    Job as JobRow, JobId, JobResult, JobState, Key, Payload, Quell, QueueName, TaskName, Timestamp,
 };
 use quell_core::attempt::{Attempt as AttemptRow, AttemptOutcome};
 use quell_core::schedule::TickedBy;
@@ -390,6 +390,26 @@ impl From<&Waiting> for Waits {
     }
 }
 
+/// Whether payloads, outputs and the results of effects are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// All of them.
+    Shown,
+    /// None of them.
+    Hidden,
+}
+
+/// Puts a word in place of each payload and result, before any text is made of them.
+fn hide(found: &mut Found) -> quell::Result<()> {
+    let hidden = Payload::encode("hidden")?;
+    if let Some(original) = &mut found.past.original {
+        *original = hidden.clone();
+    }
+    let done = found.effects.iter_mut().filter_map(|effect| effect.done.as_mut());
+    done.for_each(|done| done.result = hidden.clone());
+    Ok(())
+}
+
 /// What happened to a job and why; `text` is the same for people.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
@@ -439,9 +459,19 @@ impl Explanation {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn of(quell: &Quell, target: &ExplainTarget) -> quell::Result<Option<Self>> {
-        let Some(found) = quell.explain(target).await? else { return Ok(None) };
+    pub async fn of(
+        quell: &Quell,
+        target: &ExplainTarget,
+        contents: Contents,
+    ) -> quell::Result<Option<Self>> {
+        let Some(mut found) = quell.explain(target).await? else { return Ok(None) };
+        if contents == Contents::Hidden {
+            hide(&mut found)?;
+        }
         let mut shown = Explanation::from(&found);
+        if contents == Contents::Hidden {
+            (shown.job.payload, shown.job.output) = (None, None);
+        }
         if let Some(waiting) = quell.why_waiting(&found.job).await? {
             shown.wait(Waits::from(&waiting));
         }

@@ -4,6 +4,7 @@
 
 mod action;
 mod alert;
+mod audit;
 mod codes;
 mod dead;
 mod done;
@@ -12,10 +13,12 @@ mod pull;
 mod queue;
 mod receipt;
 mod schedule;
+mod token;
 mod worker;
 
 pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
 pub use alert::{Alert, Alerts};
+pub use audit::{AuditEntries, AuditEntry};
 pub use codes::{Health, ImportedJob, MissedTicks, Outcome, State, TickCause, Trace};
 pub use dead::{
     Cause, Causes, DeadJobs, Exports, Imported, Redriven, Swept, Unreadable, UnreadableJob,
@@ -25,8 +28,8 @@ pub use done::{
     DiscardedJob, FlushedWindow, ForgottenAlert, RestoredJob,
 };
 pub use job::{
-    Attempt, Count, Counts, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick, Waits,
-    WaitsFor,
+    Attempt, Contents, Count, Counts, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick,
+    Waits, WaitsFor,
 };
 pub use pull::{
     LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,
@@ -35,6 +38,7 @@ pub use pull::{
 pub use queue::{Queue, Queues, Rate, Task, Tasks, Thresholds};
 pub use receipt::Receipt;
 pub use schedule::{Schedule, Schedules};
+pub use token::{MadeToken, RevokedToken, Token, Tokens};
 pub use worker::{Worker, Workers};
 
 use quell::Payload;

@@ -1,7 +1,7 @@
 //! Queues and tasks as they are set (R31–R33).
 
-use quell::queue::{Pause, QueueInfo, Rate as RateOf, TaskInfo};
-use quell::{QueueName, TaskName};
+use quell::queue::{QueueInfo, Rate as RateOf, TaskInfo};
+use quell::{QueueName, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -74,9 +74,9 @@ pub struct Queues {
 }
 
 impl Paused {
-    fn new(paused: bool, pause: Option<Pause>) -> Self {
-        let (since, by) = pause.map(|pause| (pause.since.to_string(), pause.by)).unzip();
-        Paused { paused, paused_since: since, paused_by: by.flatten() }
+    fn new(paused: bool, since: Option<Timestamp>, by: Option<&String>) -> Self {
+        let paused_since = since.map(|since| since.to_string());
+        Paused { paused, paused_since, paused_by: by.cloned() }
     }
 }
 
@@ -92,7 +92,7 @@ impl From<&QueueInfo> for Queue {
             partition_order: set.is_strict().then(|| "strict".to_owned()),
             rate: set.rate.map(rate),
             partition_rate: set.partition_rate.map(rate),
-            pause: Paused::new(set.paused, set.split_pause().1),
+            pause: Paused::new(set.paused, set.paused_since, set.paused_by.as_ref()),
             debounce: set.debounce.map(|debounce| Thresholds {
                 min: exact(debounce.min()),
                 max: exact(debounce.max()),
@@ -115,7 +115,10 @@ pub struct Task {
 impl From<&TaskInfo> for Task {
     fn from(task: &TaskInfo) -> Self {
         let set = &task.settings;
-        Task { name: task.name.clone(), pause: Paused::new(set.paused, set.split_pause().1) }
+        Task {
+            name: task.name.clone(),
+            pause: Paused::new(set.paused, set.paused_since, set.paused_by.as_ref()),
+        }
     }
 }
 

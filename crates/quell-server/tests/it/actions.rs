@@ -82,7 +82,7 @@ async fn r26_an_action_changes_the_jobs_that_match_and_no_other() {
         (status, &begun["name"], &begun["url"]),
         (202, &json!("try"), &json!("/v1/actions/try"))
     );
-    assert_eq!(begun["by"], json!({"peer": "127.0.0.1", "token": false}));
+    assert_eq!(begun["by"], json!({"name": null, "peer": "127.0.0.1", "token": false}));
     assert_eq!(counts(&ended(&served, "try").await), [3, 0, 0, 0]);
 
     let raise = json!({"name": "raise", "action": "reprioritise", "filter": filter, "priority": 5});

@@ -149,7 +149,7 @@ async fn reluctant() -> (String, tokio::sync::mpsc::Receiver<String>, JoinSet<()
 async fn r27_a_webhook_is_signed_and_tried_again_until_it_is_taken() {
     let (url, mut requests, _target) = reluctant().await;
     let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    crate::served::write_secret(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
     let config = format!(
         "{SICK}\n[alerts.x]\non = \"dead\"\nthreshold = 0\n\
          http = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"], secret_file = \"{}\" }}\n",

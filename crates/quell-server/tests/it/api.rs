@@ -185,7 +185,7 @@ async fn strangers_are_kept_out() {
 async fn a_token_is_asked_for_where_one_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
-    std::fs::write(&token, "qll_canary_of_the_token\n").unwrap();
+    crate::served::write_secret(&token, "qll_canary_of_the_token\n");
     let served = serve_with(&format!("token_file = \"{}\"", token.display()), TASKS).await;
     for (shown, status) in [("qll_canary_of_the_token", 200), ("wrong", 401), ("", 401)] {
         let request = served.request(Method::GET, "/v1/jobs").bearer_auth(shown);

@@ -92,7 +92,7 @@ fn another_address_without_a_token_refuses_to_start() {
 fn a_token_lets_in_and_shows_nowhere() {
     let (folder, config) = written("token_file = \"token\"", PLAIN);
     let canary = "qll_canary_of_the_command_line";
-    std::fs::write(folder.path().join("token"), canary).unwrap();
+    crate::served::write_secret(folder.path().join("token"), canary);
     let process = Process::serve(&config, &[]);
     let ask = |token: &str| {
         let args = ["trigger", "plain", "1", "--json"];
@@ -190,7 +190,7 @@ fn r40_a_check_finds_what_would_fail_at_run_time_and_names_the_setting() {
     let (folder, config) = written("", "");
     let script = folder.path().join("run.sh");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    std::fs::write(folder.path().join("secret"), "short").unwrap();
+    crate::served::write_secret(folder.path().join("secret"), "short");
     let text = format!(
         "[server]\nlisten = \"192.0.2.1:7777\"\ntoken_file = \"secret\"\nurl = \"https://q.example.com\"\n\
          [store]\nurl = \"sqlite://{0}/nosuch/q.db\"\n\

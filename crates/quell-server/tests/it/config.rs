@@ -209,13 +209,13 @@ concurrency = 0
 #[test]
 fn a_secret_is_read_from_a_file_and_never_shown() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("token"), "canary-in-the-file\n").unwrap();
+    crate::served::write_secret(folder.path().join("token"), "canary-in-the-file\n");
     let path = folder.path().join("quell.toml");
     let text = "[server]\nlisten = \"0.0.0.0:0\"\ntoken_file = \"token\"";
     let config = Config::parse(text, &path).unwrap();
     assert!(!format!("{config:?}").contains("canary"));
     assert!(config.token.is_some());
-    std::fs::write(folder.path().join("token"), "").unwrap();
+    crate::served::write_secret(folder.path().join("token"), "");
     let refused = Config::parse(text, &path).unwrap_err().to_string();
     assert!(refused.contains("server.token_file") && refused.contains("empty"), "{refused}");
 }

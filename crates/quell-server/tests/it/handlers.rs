@@ -130,7 +130,7 @@ exec = { command = ["sh", "-c", "sleep 77777 & echo $! > pid; wait"], cwd = "." 
 async fn an_http_call_carries_payload_names_and_signature() {
     let (url, mut requests, _target) = target("HTTP/1.1 204 No Content\r\n\r\n").await;
     let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    crate::served::write_secret(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
     let served = serve(&format!(
         "[tasks.hook]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"1ms\", max = \"1s\" }}\n\
          http = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"], secret_file = \"{}\", \
@@ -205,7 +205,7 @@ async fn a_message_id_is_the_same_for_each_attempt_and_no_other_stores() {
 async fn a_call_has_a_signature_for_each_secret_and_a_rotation_needs_no_restart() {
     let (url, mut requests, _target) = target("HTTP/1.1 204 No Content\r\n\r\n").await;
     let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    crate::served::write_secret(secret.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
     let served = serve(&format!(
         "[tasks.hook]\nhttp = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"], secret_file = \"{}\" }}\n",
         secret.path().display()
@@ -214,8 +214,11 @@ async fn a_call_has_a_signature_for_each_secret_and_a_rotation_needs_no_restart(
     served.trigger("hook", "{}").await;
     let one = header(&requests.recv().await.unwrap(), "webhook-signature");
     assert_eq!(one.split(' ').count(), 1, "{one}");
-    std::fs::write(secret.path(), "bmV3IHNlY3JldA==\nwhsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
-        .unwrap();
+    crate::served::write_secret(
+        secret.path(),
+        "bmV3IHNlY3JldA==\nwhsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n",
+    );
+
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     loop {
         served.trigger("hook", "{}").await;

@@ -1,6 +1,8 @@
 //! What the commands do, seen from outside: one test binary, one module per command.
 
 #[cfg(test)]
+mod access;
+#[cfg(test)]
 mod actions;
 #[cfg(test)]
 mod alerts;

@@ -77,7 +77,7 @@ async fn the_official_libraries_verify_what_is_signed_also_during_a_rotation() {
     let (url, mut requests, _target) = target("HTTP/1.1 204 No Content\r\n\r\n").await;
     let secret = tempfile::NamedTempFile::new().unwrap();
     let (old, new) = ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "bmV3IHNlY3JldA==");
-    std::fs::write(secret.path(), old).unwrap();
+    crate::served::write_secret(secret.path(), old);
     let served = serve(&format!(
         "[tasks.hook]\nhttp = {{ url = \"{url}\", allow = [\"127.0.0.0/8\"], secret_file = \"{}\" }}\n",
         secret.path().display()
@@ -86,7 +86,7 @@ async fn the_official_libraries_verify_what_is_signed_also_during_a_rotation() {
     served.trigger("hook", r#"{"text":"ü \" 12345678901234567890123"}"#).await;
     let request = requests.recv().await.unwrap();
     all_verify(&request, &[old, old.strip_prefix("whsec_").unwrap()]);
-    std::fs::write(secret.path(), format!("{new}\n{old}\n")).unwrap();
+    crate::served::write_secret(secret.path(), format!("{new}\n{old}\n"));
     let deadline = Instant::now() + Duration::from_secs(20);
     let both = loop {
         served.trigger("hook", r#"{"n":1}"#).await;

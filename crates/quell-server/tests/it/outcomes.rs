@@ -108,7 +108,7 @@ async fn accepted_by(
     let (url, mut requests, target) = target(ACCEPTED).await;
     let more = format!(", secret_file = \"secret\", completion = \"{within}\"");
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("secret"), "shared").unwrap();
+    crate::served::write_secret(folder.path().join("secret"), "shared");
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n{server}[store]\nurl = \"sqlite://{}\"\n[worker]\nconcurrency = 1\n\
          grace = \"100ms\"\n{}retry = {{ max_attempts = 1 }}\n[tasks.now]\nexec = {{ command = [\"true\"] }}\n",
@@ -221,7 +221,7 @@ async fn r40_a_completion_needs_a_secret_and_an_address() {
     );
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
-    std::fs::write(&secret, "s").unwrap();
+    crate::served::write_secret(&secret, "s");
     let with_secret = format!("[tasks.a]\n{url}, secret_file = \"{}\" }}\n", secret.display());
     check(&with_secret).unwrap();
     let open = format!("listen = \"0.0.0.0:7777\"\ntoken_file = \"{}\"\n", secret.display());

@@ -228,6 +228,7 @@ mod in_process {
     use quell::worker::pull::{PullClaim, PullLease, PullProcess, PullTasks};
     use quell::{Batch, ErrorKind, JobId, Payload, Policy, Quell, TaskName, Timestamp};
     use quell_server::actions::Actions;
+    use quell_server::audit::Audit;
     use quell_server::http::{self, Api, Completions, Pull, Sources};
     use tokio::task::JoinSet;
     use tokio_util::sync::CancellationToken;
@@ -293,8 +294,11 @@ mod in_process {
         let config = quell_server::config::Config::parse(text, path).unwrap();
         let stopping = CancellationToken::new();
         // No test here begins an action, which would end with its owner.
-        let actions = Actions::start(quell.clone(), stopping.clone(), &mut JoinSet::new());
+        let actions =
+            Actions::start(quell.clone(), Audit::default(), stopping.clone(), &mut JoinSet::new());
         let api = Api {
+            audit: Audit::default(),
+            tokens: None,
             quell,
             actions,
             tasks: Arc::new(config.tasks),

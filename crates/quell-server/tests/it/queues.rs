@@ -1,10 +1,13 @@
 //! Queues and tasks as operators set them: over HTTP, on the command line, in the configuration.
 
 use std::path::Path;
+use std::time::Duration;
 
-use quell::JobState;
 use quell::queue::QueueSettings;
+use quell::schedule::{Schedule, Spec};
+use quell::{JobState, Timestamp};
 use quell_server::config::Config;
+use quell_server::declare::Apply;
 use quell_server::serve::Server;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -277,17 +280,63 @@ fn r40_limits_of_the_configuration_name_their_field() {
     assert!(reply.contains("tasks.t.partition: "), "{reply}");
 }
 
+/// A server on the store of this folder, with these settings.
+async fn start(folder: &Path, settings: &str, apply: Apply) -> Server {
+    let url = folder.join("q.db");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite://{}\"\n{settings}\n",
+        url.display()
+    );
+    let config = Config::parse(&text, &folder.join("quell.toml")).unwrap();
+    Server::start(Config { apply, ..config }, None).await.unwrap()
+}
+
+/// An edit of the file is applied once; what operators change after that is theirs.
+#[tokio::test]
+async fn r32_what_an_operator_changed_survives_a_restart_until_its_declaration_changes() {
+    const FIRST: &str = "[queues.q]\nconcurrency = 2\n[tasks.t]\nexec = { command = [\"true\"] }\n\
+                         [schedules.s]\ntask = \"t\"\nevery = \"1h\"";
+    let folder = tempfile::tempdir().unwrap();
+    let shown = async |server: &Server| {
+        let queue = server.quell().queue("q").settings().await.unwrap().unwrap();
+        let schedule = server.quell().schedules().await.unwrap().remove(0).schedule;
+        (
+            queue.concurrency,
+            schedule.spec.next(Timestamp::from_secs(0)).unwrap().as_micros() / 1_000_000,
+        )
+    };
+    let restarted = async |settings: &str, apply: Apply| {
+        let server = start(folder.path(), settings, apply).await;
+        let shown = shown(&server).await;
+        server.stop().await.unwrap();
+        shown
+    };
+    let server = start(folder.path(), FIRST, Apply::Changed).await;
+    assert_eq!(shown(&server).await, (Some(2), 3_600));
+    let quell = server.quell();
+    quell.queue("q").set(&QueueSettings::default().concurrency(7)).await.unwrap();
+    let known = quell.schedules().await.unwrap().remove(0).schedule;
+    let spec = Spec::every(Duration::from_secs(60), Timestamp::from_secs(0)).unwrap();
+    quell.set_schedule(Schedule { spec, declared: None, ..known }).await.unwrap();
+    server.stop().await.unwrap();
+    assert_eq!(restarted(FIRST, Apply::Changed).await, (Some(7), 60), "not declared anew");
+    let edited = FIRST.replace("concurrency = 2", "concurrency = 3");
+    assert_eq!(restarted(&edited, Apply::Changed).await, (Some(3), 60), "only what changed");
+    let edited = edited.replace("1h", "2h");
+    assert_eq!(restarted(&edited, Apply::Changed).await, (Some(3), 7_200));
+
+    let server = start(folder.path(), &edited, Apply::Changed).await;
+    server.quell().queue("q").set(&QueueSettings::default().concurrency(9)).await.unwrap();
+    server.stop().await.unwrap();
+    assert_eq!(restarted(&edited, Apply::All).await, (Some(3), 7_200), "--apply-declared");
+}
+
 /// A restart of any server undid the pause of an incident.
 #[tokio::test]
 async fn r33_a_pause_survives_a_restart_unless_the_file_says_otherwise() {
     let folder = tempfile::tempdir().unwrap();
     let start = async |queue: &str| {
-        let text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite://{}\"\n[queues.billing]\n{queue}\n",
-            folder.path().join("q.db").display()
-        );
-        let config = Config::parse(&text, &folder.path().join("quell.toml")).unwrap();
-        Server::start(config, None).await.unwrap()
+        start(folder.path(), &format!("[queues.billing]\n{queue}"), Apply::Changed).await
     };
     let server = start("concurrency = 2").await;
     let billing = server.quell().queue("billing");

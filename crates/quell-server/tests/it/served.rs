@@ -122,6 +122,15 @@ pub(crate) async fn file_says(path: &Path, done: impl Fn(&str) -> bool) -> Strin
     }
 }
 
+/// Writes a secret for its owner alone.
+pub(crate) fn write_secret(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.unwrap().write_all(text.as_ref()).unwrap();
+}
+
 /// A port that no other program gets by chance: the system hands out higher ones.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();

@@ -57,7 +57,7 @@ async fn r40_what_an_operator_has_to_change_is_named_with_its_text() {
     served.server.stop().await.unwrap();
 
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("secret"), "s").unwrap();
+    crate::served::write_secret(folder.path().join("secret"), "s");
     for (field, text) in [("filter", "body.a =="), ("payload", "body.["), ("key", "{{ body.a")] {
         let text_of = format!(
             "[sources.x]\nverify = \"github\"\nsecret_file = \"secret\"\ntask = \"plain\"\n\

@@ -34,7 +34,7 @@ exec = { command = ["true"] }
 pub(crate) async fn served(secret: &str, sources: &str) -> Served {
     let folder = tempfile::tempdir().unwrap().keep();
     let file = folder.join("secret");
-    std::fs::write(&file, secret).unwrap();
+    crate::served::write_secret(&file, secret);
     let sources = sources.replace("SECRET", &format!("secret_file = {:?}", file.to_str().unwrap()));
     let served = serve(&format!("{TASK}\n{sources}")).await;
     std::fs::remove_dir_all(folder).unwrap();
@@ -332,7 +332,7 @@ async fn plain_codes_and_tokens_are_verified_where_they_are_declared() {
 async fn a_source_needs_no_token_and_stands_behind_a_proxy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
-    std::fs::write(&file, "s").unwrap();
+    crate::served::write_secret(&file, "s");
     let sources = format!(
         "{TASK}[sources.github]\nverify = \"github\"\nsecret_file = {:?}\ntask = \"build\"",
         file.to_str().unwrap()
@@ -358,7 +358,7 @@ async fn a_source_needs_no_token_and_stands_behind_a_proxy() {
 async fn a_secret_is_rotated_without_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");
-    std::fs::write(&file, "old").unwrap();
+    crate::served::write_secret(&file, "old");
     let served = serve(&format!(
         "{TASK}[sources.github]\nverify = \"github\"\nsecret_file = {:?}\ntask = \"build\"",
         file.to_str().unwrap()
@@ -366,7 +366,7 @@ async fn a_secret_is_rotated_without_a_restart() {
     .await;
     assert_eq!(send(push(&served, "old", "1", "a")).await.0, 202);
     assert_eq!(send(push(&served, "new", "2", "a")).await.0, 401);
-    std::fs::write(&file, "new\nold\n").unwrap();
+    crate::served::write_secret(&file, "new\nold\n");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while send(push(&served, "new", "3", "a")).await.0 != 202 {
         assert!(std::time::Instant::now() < deadline, "the new secret never counts");
@@ -610,7 +610,7 @@ async fn deliveries_are_counted_by_their_outcome() {
 #[test]
 fn r40_a_source_that_cannot_work_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("secret"), "whsec_not base64").unwrap();
+    crate::served::write_secret(folder.path().join("secret"), "whsec_not base64");
     let table = [
         ("verify = \"github\"\ntask = \"plain\"", "secret_env: a source needs a secret"),
         (

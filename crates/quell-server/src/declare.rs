@@ -1,0 +1,92 @@
+//! Applies the queues and schedules that a configuration declares, each when its declaration has changed.
+//!
+//! The store keeps a digest of the declaration beside what was set by it (R32). So what an operator changed
+//! by hand survives a restart of any server, and an edit of the file is applied once.
+
+use std::collections::BTreeMap;
+
+use quell::queue::QueueSettings;
+use quell::schedule::Schedule;
+use quell::{Quell, QueueName};
+use serde_json::json;
+use tracing::info;
+
+use crate::config::{DeclaredQueue, engine, queues};
+
+/// Whether declarations are applied that have not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apply {
+    /// Only those that changed since they were applied.
+    Changed,
+    /// All, over what was set by hand.
+    All,
+}
+
+/// Writes declared settings into the store.
+///
+/// # Errors
+/// Those of the store.
+pub async fn apply(
+    quell: &Quell,
+    queues: &BTreeMap<QueueName, DeclaredQueue>,
+    schedules: &[Schedule],
+    which: Apply,
+) -> quell::Result<()> {
+    for (queue, declared) in queues {
+        apply_queue(quell, queue, declared, which).await?;
+    }
+    let known = if schedules.is_empty() { Vec::new() } else { quell.schedules().await? };
+    for schedule in schedules {
+        let known = known.iter().find(|info| info.schedule.name == schedule.name);
+        let digest = digest(&serde_json::to_value(schedule).unwrap_or_default());
+        let known = known.map(|info| &info.schedule);
+        let schedule = Schedule { declared: Some(digest), ..schedule.clone() };
+        match known {
+            Some(known) if which == Apply::Changed && known.declared == schedule.declared => {
+                if *known != schedule {
+                    info!(schedule = %schedule.name, "{BY_HAND}");
+                }
+            }
+            Some(_) | None => quell.set_schedule(schedule).await?,
+        }
+    }
+    Ok(())
+}
+
+const BY_HAND: &str = "changed by hand since it was declared: what is set in the store stays";
+
+async fn apply_queue(
+    quell: &Quell,
+    queue: &QueueName,
+    declared: &DeclaredQueue,
+    which: Apply,
+) -> quell::Result<()> {
+    let known = quell.queue(queue.as_str()).settings().await?;
+    let digest = digest(&json!([queues::write(&declared.settings), declared.says_paused]));
+    let wanted = declared.over(known.as_ref()).declared(digest);
+    let kept = match known {
+        Some(known) if which == Apply::Changed && known.declared == wanted.declared => {
+            if limits(&known) != limits(&wanted) {
+                info!(%queue, "{BY_HAND}");
+            }
+            known
+        }
+        Some(_) | None => {
+            quell.queue(queue.as_str()).set(&wanted).await?;
+            wanted
+        }
+    };
+    if kept.paused {
+        info!(%queue, "the queue is paused");
+    }
+    Ok(())
+}
+
+/// Settings without what is on record beside them.
+fn limits(settings: &QueueSettings) -> QueueSettings {
+    settings.split_remarks().0
+}
+
+fn digest(declaration: &serde_json::Value) -> String {
+    engine::sha256(declaration.to_string().as_bytes())
+}

@@ -1,0 +1,131 @@
+//! Records what operators do, and shows the newest of it.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::RequestExt as _;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, RawPathParams, Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::Response;
+use quell::queue::QueueInfo;
+use quell::{QueueName, TaskName};
+use serde_json::Value;
+
+use super::Api;
+use super::auth::Access;
+use super::error::{ApiError, Refused};
+use super::jobs::{Pairs, Parameters};
+use crate::actions::now;
+use crate::view::{self, AuditEntry, Caller};
+
+/// The most entries of an answer.
+const MOST: usize = 200;
+
+/// How many jobs a request has changed, as its handler says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Count(pub(super) u64);
+
+/// Records each request that changes something, once it is answered.
+pub(super) async fn record(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let by = request.extensions().get::<Caller>().cloned().unwrap_or_default();
+    let operation = request.extensions().get::<Access>().map_or("", |access| access.operation);
+    let of = Of::request(operation, &mut request).await;
+    let before = of.shown(&api).await;
+    let answer = next.run(request).await;
+    let after = if answer.status().is_success() { of.shown(&api).await } else { None };
+    api.audit.record(AuditEntry {
+        at: now(),
+        by,
+        operation: operation.to_owned(),
+        method,
+        path,
+        status: answer.status().as_u16(),
+        count: answer.extensions().get::<Count>().map(|Count(count)| *count),
+        before: before.filter(|_| answer.status().is_success()),
+        after,
+    });
+    answer
+}
+
+/// What a request changes, of which the settings are recorded.
+enum Of {
+    Queue(String),
+    Task(String),
+    Schedule(String),
+    Other,
+}
+
+impl Of {
+    async fn request(operation: &str, request: &mut Request) -> Of {
+        let params = request.extract_parts::<RawPathParams>().await;
+        let params: BTreeMap<String, String> = match &params {
+            Ok(params) => params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            Err(_) => BTreeMap::new(),
+        };
+        let name = params.get("name").cloned();
+        match (operation.split_once('_').map(|(kind, _)| kind), name, params.get("task")) {
+            (Some("queues" | "tasks"), _, Some(task)) => Of::Task(task.clone()),
+            (Some("queues"), Some(name), None) => Of::Queue(name),
+            (Some("schedules"), Some(name), None) => Of::Schedule(name),
+            _ => Of::Other,
+        }
+    }
+
+    /// Its settings; nothing where they cannot be read.
+    async fn shown(&self, api: &Api) -> Option<Value> {
+        match self {
+            Of::Queue(name) => {
+                let name = QueueName::new(name).ok()?;
+                let settings = api.quell.queue(name.as_str()).settings().await.ok()??;
+                serde_json::to_value(view::Queue::from(&QueueInfo::new(name, settings))).ok()
+            }
+            Of::Task(name) => {
+                let name = TaskName::new(name).ok()?;
+                let tasks = api.quell.tasks().await.ok()?;
+                let task = tasks.iter().find(|info| info.name == name)?;
+                serde_json::to_value(view::Task::from(task)).ok()
+            }
+            Of::Schedule(name) => {
+                let known = api.quell.schedules().await.ok()?;
+                let info = known.iter().find(|info| info.schedule.name.as_str() == name)?;
+                let mut shown = serde_json::to_value(view::Schedule::from(info)).ok()?;
+                // It may hold what the audit must not.
+                shown.as_object_mut()?.remove("payload");
+                Some(shown)
+            }
+            Of::Other => None,
+        }
+    }
+}
+
+/// `GET /v1/audit?limit=`.
+#[utoipa::path(
+    get,
+    path = "/v1/audit",
+    tag = "operation",
+    operation_id = "audit_list",
+    summary = "List what operators did through this server since it started, the newest first.",
+    description = "The file of `server.audit_file` has all of it.",
+    params(("limit" = Option<u32>, Query, description = "At most this many, up to 200.")),
+    responses((status = 200, body = view::AuditEntries, description = "Done."), Refused),
+)]
+pub(super) async fn list(
+    State(api): State<Api>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<view::AuditEntries>, ApiError> {
+    let mut query = Parameters::read(query)?;
+    let limit = query.take("limit", |text| {
+        let limit = text.parse().ok().filter(|limit| (1..=MOST).contains(limit));
+        limit.ok_or_else(|| {
+            quell::Error::invalid("limit", format!("limit must be a number from 1 to {MOST}"))
+        })
+    })?;
+    query.end()?;
+    Ok(Json(view::AuditEntries { entries: api.audit.newest(limit.unwrap_or(50)) }))
+}

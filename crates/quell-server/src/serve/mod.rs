@@ -1,0 +1,287 @@
+//! `quell serve`: one process with a store, a worker and the HTTP API.
+//!
+//! The address is bound first, so that a second server stops before it touches the store. A shutdown
+//! claims no job; attempts may finish within the grace time, then commands get SIGTERM, and the jobs
+//! of attempts that still run are released. Requests are answered until all attempts have ended.
+//!
+//! A reload (SIGHUP) reads the file again and starts the next `generation`; one that is broken changes nothing.
+
+mod generation;
+mod listen;
+mod reload;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
+use quell::Quell;
+use quell::history::Sink;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::actions::Actions;
+use crate::alerts::Tally;
+use crate::audit::Audit;
+use crate::config::{Config, world};
+use crate::declare::{self, Apply};
+use crate::history::FileSink;
+use generation::Generation;
+
+/// `quell serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = "quell.toml")]
+    config: PathBuf,
+    /// Only check the configuration.
+    #[arg(long)]
+    check: bool,
+    /// Apply all declared queues and schedules, over what operators changed by hand. Without it, one is
+    /// applied when its declaration has changed.
+    #[arg(long)]
+    apply_declared: bool,
+    /// Append the event history to this file, one JSON line per event.
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// What is wrong with the configuration, the store or the address.
+pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
+    if args.check {
+        return check(&args.config, out);
+    }
+    let mut config = Config::load(&args.config)?;
+    if args.apply_declared {
+        config.apply = Apply::All;
+    }
+    let file = match args.history {
+        Some(path) => Some(Arc::new(FileSink::append(&path)?)),
+        None => None,
+    };
+    let history = file.clone().map(|file| -> Sink { file });
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(serve(config, &args.config, history, out));
+    // What was in flight is cancelled by now.
+    drop(runtime);
+    if let Some(file) = file.filter(|_| served.is_ok()) {
+        file.end();
+    }
+    served
+}
+
+fn check(path: &Path, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
+    let config = Config::load_and_check(path)?;
+    writeln!(out, "{}: fine, {} tasks", path.display(), config.tasks.len())?;
+    if world::is_in_use(&config) {
+        let listen = config.listen;
+        writeln!(out, "note: server.listen: {listen} is in use, as by a server that runs")?;
+    }
+    Ok(())
+}
+
+async fn serve(
+    config: Config,
+    file: &Path,
+    history: Option<Sink>,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<()> {
+    let signal = crate::signal::shutdown()?;
+    let mut hangups = crate::signal::hangups()?;
+    let mut signal = std::pin::pin!(signal);
+    let mut server = Server::start(config, history).await?;
+    writeln!(out, "listening on http://{}", server.address())?;
+    out.flush()?;
+    crate::signal::ready();
+    loop {
+        tokio::select! {
+            () = &mut signal => break,
+            error = server.failed() => return Err(error),
+            _ = hangups.recv() => {
+                crate::signal::reloading();
+                server.reload_file(file).await;
+                crate::signal::ready();
+            }
+        }
+    }
+    crate::signal::stopping();
+    info!("shutting down, a second signal ends running attempts");
+    let again = crate::signal::shutdown()?;
+    tokio::select! {
+        stopped = server.stop() => stopped,
+        () = again => anyhow::bail!("stopped by a second signal before all attempts had ended"),
+    }
+}
+
+/// What all generations share.
+#[derive(Debug)]
+struct Common {
+    address: SocketAddr,
+    quell: Quell,
+    actions: Actions,
+    metrics: PrometheusHandle,
+    /// How attempts ended, for alerts.
+    tally: Arc<Tally>,
+    stop_listening: CancellationToken,
+    stop_working: CancellationToken,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    common: Common,
+    /// What cannot change while it runs.
+    fixed: reload::Fixed,
+    /// The text of the configuration, as it was applied last.
+    text: String,
+    audit: Audit,
+    routes: watch::Sender<Router>,
+    now: Generation,
+    /// Generations whose attempts go on.
+    retired: JoinSet<anyhow::Result<()>>,
+    side: JoinSet<()>,
+}
+
+impl Server {
+    /// Listens, opens the store and starts the worker.
+    ///
+    /// # Errors
+    /// What is wrong with the store or the address.
+    pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
+        // Before the worker, which looks its counters up once.
+        let metrics = crate::http::metrics::recorder()?;
+        let listener = bind(config.listen).await?;
+        let address = listener.local_addr()?;
+        let audit = open_audit(&config, None)?;
+        let quell = open(&config, history).await?;
+        warn_of_faults(&config);
+        declare::apply(&quell, &config.queues, &config.schedules, config.apply).await?;
+        let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
+        let mut side = JoinSet::new();
+        side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
+        let actions = Actions::start(quell.clone(), audit.clone(), stop_working.clone(), &mut side);
+        let tally = Arc::default();
+        let common =
+            Common { address, quell, actions, metrics, tally, stop_listening, stop_working };
+        let (fixed, text) = (reload::Fixed::of(&config), config.text.clone());
+        let (now, routes) = Generation::start(&common, config, audit.clone(), None)?;
+        let (routes, read) = watch::channel(routes);
+        side.spawn(listen::listen(listener, read, common.stop_listening.clone()));
+        info!(%address, "listening");
+        Ok(Server { common, fixed, text, audit, routes, now, retired: JoinSet::new(), side })
+    }
+
+    /// The address on which it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.common.address
+    }
+
+    /// The client and store behind it.
+    #[must_use]
+    pub fn quell(&self) -> &Quell {
+        &self.common.quell
+    }
+
+    /// Completes only if the worker ends without a stop. Dropping the future loses nothing.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        self.now.failed().await
+    }
+
+    /// Claims no more jobs, lets attempts finish within the grace time, and releases the other jobs
+    /// (R29). Requests are answered until then: workers elsewhere renew and settle.
+    ///
+    /// # Errors
+    /// The error that ended the worker.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.common.stop_working.cancel();
+        self.now.pull().close();
+        // Workers elsewhere renew and settle meanwhile.
+        self.now.work_ended().await?;
+        self.common.stop_listening.cancel();
+        while let Some(ended) = self.retired.join_next().await {
+            ended??;
+        }
+        self.now.side_ended().await?;
+        while let Some(ended) = self.side.join_next().await {
+            ended?;
+        }
+        self.now.pull().drained(listen::DRAIN).await;
+        Ok(())
+    }
+}
+
+/// Opens the audit of a configuration; the one before, where its file is the same.
+fn open_audit(config: &Config, before: Option<&Audit>) -> anyhow::Result<Audit> {
+    let Some(path) = &config.audit else { return Ok(before.cloned().unwrap_or_default()) };
+    let opened = match before {
+        Some(before) => before.reopen(path).map(|()| before.clone()),
+        None => Audit::open(path),
+    };
+    opened.with_context(|| format!("server.audit_file: cannot open {}", path.display()))
+}
+
+async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.with_context(|| {
+        format!("server.listen: cannot listen on {listen}: choose another address or port")
+    })
+}
+
+/// Opens the store, with the history where one is wanted.
+async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
+    let url = &config.store;
+    let open = || format!("store.url: cannot open {}", without_password(url));
+    let builder = match history {
+        None => Quell::builder(url).await.with_context(open)?,
+        Some(history) => Quell::recorded(url, history).await.with_context(open)?,
+    };
+    Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
+}
+
+/// A store's URL for display: without the password, and without parameters, as one may be a secret.
+pub(crate) fn without_password(url: &str) -> String {
+    let plain = |text: &str| text.split('?').next().unwrap_or_default().to_owned();
+    let Some((scheme, rest)) = url.split_once("://") else { return plain(url) };
+    match rest.rsplit_once('@') {
+        Some((user, place)) => {
+            let user = plain(user.split(':').next().unwrap_or_default());
+            format!("{scheme}://{user}@{}", plain(place))
+        }
+        None => format!("{scheme}://{}", plain(rest)),
+    }
+}
+
+fn warn_of_faults(config: &Config) {
+    for (field, fault) in world::of_handlers(config) {
+        warn!(field, fault, "attempts fail until this is fixed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        for (url, shown) in [
+            ("memory:", "memory:"),
+            ("sqlite://q.db?synchronous=full", "sqlite://q.db"),
+            ("postgres://me:CANARY@db/app?password=CANARY", "postgres://me@db/app"),
+            ("postgres://me:CAN?ARY@db/app", "postgres://me@db/app"),
+            ("redis+sentinel://h/m?sentinel_password=CANARY", "redis+sentinel://h/m"),
+            ("azure://account/table?sig=CANARY", "azure://account/table"),
+            ("azure://account/table?sig=CANARY@x", "azure://account/table@x"),
+            ("azure://me:CANARY@account/table", "azure://me@account/table"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A reload: the file is read again, its changes are logged, and the next generation starts.
+//!
+//! Invariant: a file that is broken, or that cannot be applied, leaves everything as it was.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tracing::{error, info, warn};
+
+use super::generation::Generation;
+use super::{Server, declare, open_audit, warn_of_faults, without_password};
+use crate::config::{Change, Config, changes};
+
+/// What cannot change while a server runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fixed {
+    listen: SocketAddr,
+    store: String,
+    dedup_fallback: quell::trigger::DedupFallback,
+}
+
+impl Fixed {
+    pub(super) fn of(config: &Config) -> Self {
+        let (listen, store) = (config.listen, config.store.clone());
+        Fixed { listen, store, dedup_fallback: config.dedup_fallback }
+    }
+}
+
+impl Server {
+    /// Reads the file again and applies it, with a line in the log for each change.
+    pub async fn reload_file(&mut self, file: &Path) {
+        let config = match Config::load(file) {
+            Ok(config) => config,
+            Err(error) => {
+                let kept = "the configuration stays as it was";
+                error!(file = %file.display(), "the file is broken, {kept}:\n{error}");
+                return;
+            }
+        };
+        let before = self.text.clone();
+        match self.reload(config).await {
+            Ok(()) => {
+                let changes = changes(&before, &self.text);
+                for Change { field, before, after } in &changes {
+                    let shown = |value: &Option<String>| value.as_deref().map(without_password);
+                    info!(field, before = shown(before), after = shown(after), "setting changed");
+                }
+                info!(file = %file.display(), changes = changes.len(), "configuration reloaded");
+            }
+            Err(error) => {
+                let kept = "the configuration stays as it was";
+                error!(file = %file.display(), "the file cannot be applied, {kept}: {error:#}");
+            }
+        }
+    }
+
+    /// Applies a configuration. Attempts go on under the one that they started with.
+    ///
+    /// # Errors
+    /// Why it cannot be applied: then the one before goes on.
+    pub async fn reload(&mut self, config: Config) -> anyhow::Result<()> {
+        let fixed = Fixed::of(&config);
+        if fixed != self.fixed {
+            let fields = "server.listen, store.url or store.dedup_fallback";
+            warn!("{fields} changed: that takes a restart, and until then the old value holds");
+        }
+        let audit = open_audit(&config, Some(&self.audit))?;
+        warn_of_faults(&config);
+        let (quell, text) = (&self.common.quell, config.text.clone());
+        declare::apply(quell, &config.queues, &config.schedules, config.apply).await?;
+        let (next, routes) =
+            Generation::start(&self.common, config, audit.clone(), Some(&self.now))?;
+        let _of_before = self.routes.send_replace(routes);
+        let before = std::mem::replace(&mut self.now, next);
+        while self.retired.try_join_next().is_some() {}
+        self.retired.spawn(before.retire());
+        (self.audit, self.text) = (audit, text);
+        Ok(())
+    }
+}
