@@ -73,7 +73,7 @@ pub use queue::{
 pub use store::{
     Answer, Call, Cancelled, Capabilities, Counts, DeadJobs, EndHub, EndNotification,
     ExplainTarget, JobFilter, Location, Operation, OperationKind, Pruned, Retention, Root, Scope,
-    Steps, Store, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
+    Steps, Store, Trouble, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
     no_such_job,
 };
 pub use time::{Now, Timestamp};

@@ -104,7 +104,7 @@ impl Native {
     /// What operators may want to know.
     pub(crate) fn fact(&self) -> Fact {
         let value = format!("by the timer, for {:?} from acceptance", self.window);
-        Fact { name: "dedup keys".to_owned(), value, problem: None, gauges: Vec::new() }
+        Fact::plain("dedup keys", value)
     }
 
     /// Enqueues batches: those with a dedup key by messages, the others in the table.

@@ -36,7 +36,7 @@ pub use quell_core::{
     Answer, Call, Cancelled, Capabilities, Claim, Claimed, ClaimedJob, Draw, EndHub,
     EndNotification, ExpiredLease, Failure, FailureKind, Lease, LeaseToken, Location, MemoryStore,
     NextDue, Now, Operation, OperationKind, Outcome, Pruned, Renewal, Root, Scope, Settled,
-    SettledAs, Settlement, Snapshot, Steps, Store, StoreId, UnreadableJobs, WakeHub, Wakeup,
-    Wakeups, dispatch, in_savepoint, lacks, no_such_job,
+    SettledAs, Settlement, Snapshot, Steps, Store, StoreId, Trouble, UnreadableJobs, WakeHub,
+    Wakeup, Wakeups, dispatch, in_savepoint, lacks, no_such_job,
 };
 pub use quell_engine as engine;

@@ -29,6 +29,9 @@ pub struct Fact {
     pub value: String,
     /// What is wrong with that and what to do, if anything is.
     pub problem: Option<String>,
+    /// What had better be otherwise and what to do, where the store works as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// The same as numbers, for monitoring.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gauges: Vec<Gauge>,
@@ -103,13 +106,19 @@ impl Fact {
     #[must_use]
     pub fn plain(name: &str, value: impl fmt::Display) -> Self {
         let (name, value) = (name.to_owned(), value.to_string());
-        Fact { name, value, problem: None, gauges: Vec::new() }
+        Fact { name, value, problem: None, warning: None, gauges: Vec::new() }
     }
 
     /// The same fact with what is wrong about it, if anything is.
     #[must_use]
     pub fn with_problem(self, problem: Option<String>) -> Self {
         Fact { problem, ..self }
+    }
+
+    /// The same fact with what had better be otherwise, if anything had.
+    #[must_use]
+    pub fn with_warning(self, warning: Option<String>) -> Self {
+        Fact { warning, ..self }
     }
 
     /// The same fact with its numbers.
@@ -249,6 +258,11 @@ impl Checkup {
         let facts = self.facts.iter().filter_map(|fact| fact.problem.clone());
         self.clock.problem().into_iter().chain(facts)
     }
+
+    /// What had better be otherwise, with what to do about it; the store works as it is.
+    pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
+        self.facts.iter().filter_map(|fact| fact.warning.clone())
+    }
 }
 
 impl fmt::Display for Checkup {
@@ -264,6 +278,9 @@ impl fmt::Display for Checkup {
         }
         for problem in self.problems() {
             writeln!(f, "problem: {problem}")?;
+        }
+        for warning in self.warnings() {
+            writeln!(f, "warning: {warning}")?;
         }
         Ok(())
     }

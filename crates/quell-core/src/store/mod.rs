@@ -16,6 +16,7 @@ mod jobs;
 mod operation;
 mod scope;
 mod steps;
+mod trouble;
 mod wake;
 
 pub use capabilities::{Capabilities, Location, in_savepoint, lacks};
@@ -25,4 +26,5 @@ pub use jobs::{Counts, ExplainTarget, JobFilter, Pruned, Retention, no_such_job}
 pub use operation::{Answer, Call, Operation, OperationKind, Store, dispatch};
 pub use scope::{Root, Scope};
 pub use steps::Steps;
+pub use trouble::Trouble;
 pub use wake::{Cancelled, WakeHub, Wakeup, Wakeups};

@@ -19,7 +19,7 @@ use crate::heartbeat::{Heartbeat, Workers};
 use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
-use crate::store::Steps;
+use crate::store::{Steps, Trouble};
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadExport, DeadFilter,
     Effect, EffectName, EndNotification, Error, ErrorKind, ExpiredLease, ExplainTarget,
@@ -352,6 +352,18 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// this process look for its triggers at once, and those of others are notified (R34). Without
     /// this call they find them by polling.
     fn transaction_committed(&self) {}
+
+    /// Why the store accepts no triggers, as far as it knows without a call: a disk that is full, a
+    /// file that is gone. It answers at once.
+    fn trouble(&self) -> Option<Trouble> {
+        None
+    }
+
+    /// Leaves what is durable as one whole: a store in a file moves its journal into it. For the end
+    /// of a process, after its last call; without it nothing is lost.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Resolves after the end of a job that comes after this call (R19), an absorption too. The
     /// notification may be lost or false; asking for the [result](Store::result) now and then is

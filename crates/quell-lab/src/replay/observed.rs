@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quell_core::{
     Answer, Capabilities, EndNotification, JobId, Now, Operation, Pruned, Result, Store, Timestamp,
-    WakeHub, Wakeups, lacks,
+    Trouble, WakeHub, Wakeups, lacks,
 };
 
 use super::ledger::Ledger;
@@ -86,6 +86,14 @@ impl Store for Observed {
 
     fn transaction_committed(&self) {
         self.inner.transaction_committed();
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.inner.trouble()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
     }
 
     fn ended(&self, job: JobId) -> EndNotification {

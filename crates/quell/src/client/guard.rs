@@ -14,7 +14,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::history::{Event, Sink};
 use quell_core::{
     Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Location, Now, Operation,
-    OperationKind, Result, Store, Timestamp, Wakeups,
+    OperationKind, Result, Store, Timestamp, Trouble, Wakeups,
 };
 use tracing::error;
 
@@ -161,6 +161,14 @@ impl Store for Guarded {
     fn ended(&self, job: JobId) -> EndNotification {
         let ended = plain("ended", || self.inner.ended(job), || Box::pin(std::future::pending()));
         guarded_ended(ended)
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        plain("trouble", || self.inner.trouble(), || None)
+    }
+
+    async fn close(&self) -> Result<()> {
+        write("close", self.inner.close()).await
     }
 }
 

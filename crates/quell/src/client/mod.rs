@@ -306,6 +306,26 @@ impl Quell {
         &self.shared.store
     }
 
+    /// Leaves the store as one whole at the end of the process, after the last call: SQLite moves its
+    /// journal into the file, so that a copy of the file alone is one of the store. Without it nothing
+    /// is lost. Other stores have nothing to do.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// let quell = quell::Quell::open("memory:").await?;
+    /// // The workers have ended, and no more calls come.
+    /// quell.close().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What the store says. What is durable stays so.
+    pub async fn close(&self) -> Result<()> {
+        self.shared.store.close().await
+    }
+
     /// The clock.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
