@@ -29,6 +29,7 @@ use tokio::sync::Mutex;
 use crate::checkup::read_checkup;
 use crate::clock::HostClock;
 use crate::counts::{LaneState, read_counts};
+use crate::files::Files;
 use crate::hot::enqueue::open_with_windows;
 use crate::hot::look::{Asked, Look, look, open_with_look, settings_of};
 use crate::hot::prune::look_for_old;
@@ -47,6 +48,7 @@ pub(crate) struct SqliteBackend {
     pub(crate) readers: SqlitePool,
     pub(crate) names: SharedNames,
     pub(crate) wal: Wal,
+    pub(crate) files: Arc<Files>,
     pub(crate) path: PathBuf,
     pub(crate) clock: HostClock,
     pub(crate) hints: Hints,
@@ -137,6 +139,8 @@ impl SqliteBackend {
     /// Commits a hot path; returns what the engine publishes.
     async fn end(&self, tx: Tx) -> Result<Notifications> {
         let Done { news, due_now, wakes_all } = tx.commit().await?;
+        self.files.check_commit()?;
+        self.files.note_written();
         self.hints.add(due_now);
         if wakes_all {
             self.hub.wake(None, Timestamp::MIN);
@@ -275,7 +279,7 @@ impl Backend for SqliteBackend {
     }
 
     async fn checkup(&self) -> Result<Checkup> {
-        read_checkup(&mut *self.looker.lock().await, &self.path).await
+        read_checkup(&mut *self.looker.lock().await, &self.path, &self.files).await
     }
 
     async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {

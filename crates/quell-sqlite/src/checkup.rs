@@ -13,15 +13,24 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use crate::SqliteOptions;
 use crate::clock::wall_clock;
 use crate::error::explain;
+use crate::files::{Files, mode, sibling};
 use crate::row::{get, signed, time, unsigned};
+use crate::wal::MAX_LOG_BYTES;
 
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
 /// Triggers that wait in the inbox and are counted at most.
 const MOST_WAITING: u64 = 100_000;
 
+/// A log of this size is one that readers keep from being shortened.
+const LONG_LOG: u64 = 4 * MAX_LOG_BYTES;
+
 /// Reads a checkup; `file` is where the store is.
-pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Result<Checkup> {
+pub(crate) async fn read_checkup(
+    db: &mut SqliteConnection,
+    file: &Path,
+    files: &Files,
+) -> Result<Checkup> {
     const FACTS: &str = "select clock, store_id, schema_version, sqlite_version(),
             (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1 + 0)),
             (select journal_mode from pragma_journal_mode),
@@ -31,25 +40,59 @@ pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Resu
     let row = query.fetch_one(db).await;
     let row = row.map_err(|e| explain("check the store", e))?;
     let clock = ClockReading { host: wall_clock(), mark: time(&row, 0)? };
-    let mut wal = file.as_os_str().to_owned();
-    wal.push("-wal");
     let bytes = |name: &str, metric: &str, path: &Path| {
         let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
         Fact::plain(name, bytes).with_gauges(vec![Gauge::count(metric, bytes)])
     };
+    let log = sibling(file, "-wal").unwrap_or_default();
     let (refused, waiting) = (unsigned(get(&row, 4)?), unsigned(get(&row, 6)?));
-    let facts = vec![
+    let mut facts = vec![
         Fact::plain("schema", get::<i64, _>(&row, 2)?),
         Fact::plain("sqlite", get::<&str, _>(&row, 3)?),
         Fact::plain("journal", get::<&str, _>(&row, 5)?),
         bytes("file bytes", "quell_store_file_bytes", file),
-        bytes("wal bytes", "quell_store_wal_bytes", Path::new(&wal)),
+        with_log_problem(bytes("wal bytes", "quell_store_wal_bytes", &log), &log),
         Fact::set_aside(refused, MOST_SET_ASIDE)
             .with_gauges(vec![Gauge::count("quell_store_inbox_refused", refused)]),
         Fact::plain("inbox waits", waiting)
             .with_gauges(vec![Gauge::count("quell_store_inbox_waiting", waiting)]),
     ];
+    facts.extend(of_disk(files));
+    facts.extend(of_rights(file));
     Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(&row, 1)?)?), clock, facts })
+}
+
+fn with_log_problem(fact: Fact, log: &Path) -> Fact {
+    let bytes = std::fs::metadata(log).map_or(0, |log| log.len());
+    let problem = (bytes > LONG_LOG).then(|| {
+        format!(
+            "the write-ahead log has {bytes} bytes and is shortened beyond {MAX_LOG_BYTES}: a reader \
+             that does not end keeps it, such as a backup, an open shell or a program's transaction: \
+             end it"
+        )
+    });
+    fact.with_problem(problem)
+}
+
+/// The free space of the disk, where the system says it.
+fn of_disk(files: &Files) -> Option<Fact> {
+    let free = files.free()?;
+    let problem = files.trouble().map(|trouble| trouble.to_string());
+    let gauge = Gauge::count("quell_store_disk_free_bytes", free);
+    Some(Fact::plain("disk free", free).with_problem(problem).with_gauges(vec![gauge]))
+}
+
+/// Who may read the file, which has the payloads of all jobs.
+fn of_rights(file: &Path) -> Option<Fact> {
+    let mode = mode(file)?;
+    let warning = (mode & 0o077 != 0).then(|| {
+        format!(
+            "others may read the payloads of all jobs, as the file's mode is {mode:04o}: run `chmod 600 \
+             {0} {0}-wal {0}-shm`",
+            file.display()
+        )
+    });
+    Some(Fact::plain("file mode", format_args!("{mode:04o}")).with_warning(warning))
 }
 
 impl SqliteOptions {

@@ -17,12 +17,14 @@
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
 mod backend;
+mod backup;
 mod checkup;
 mod clock;
 mod commit;
 mod counts;
 mod ending;
 mod error;
+mod files;
 mod hot;
 mod inbox;
 mod keys;
@@ -30,6 +32,7 @@ mod load;
 mod names;
 mod options;
 mod others;
+mod restore;
 mod restored;
 mod row;
 mod scan;
@@ -41,6 +44,7 @@ mod wal;
 mod watch;
 mod write;
 
+pub use backup::{Backup, BackupOptions, BackupProgress};
 #[doc(hidden)]
 pub use clock::ClockOffset;
 pub use ending::settle_in;
@@ -48,6 +52,7 @@ pub use inbox::trigger_in;
 #[doc(hidden)]
 pub use options::StepCounter;
 pub use options::{SqliteOptions, Synchronous};
+pub use restore::{RestoreOptions, Restored};
 pub use store::SqliteStore;
 
 /// The README's examples run as documentation tests.

@@ -13,11 +13,15 @@ use sqlx::{Connection, SqliteConnection};
 use crate::SqliteStore;
 use crate::clock::{ClockOffset, DAY, LONGEST_REST};
 use crate::error::explain;
+use crate::files::{FileId, create_private};
 use crate::schema::migrate;
 use crate::wal::MAX_LOG_BYTES;
 
 /// SQLite's own default, named because sizes are counted in it.
 const PAGE_BYTES: u32 = 4096;
+
+/// The smallest file that may be asked for: an empty store needs a quarter of it.
+const LEAST_MAX_BYTES: u64 = 1 << 20;
 
 /// Between two tries to open a file that others are opening too.
 const RETRY_OPEN: Duration = Duration::from_millis(5);
@@ -79,7 +83,7 @@ impl SqliteOptions {
 
     /// Reads `sqlite://FILE`, with `?synchronous=full` or `?synchronous=normal` if wanted, and
     /// `clock_jump=accept` for [`SqliteOptions::accept_clock_jump`] or a number of days for
-    /// [`SqliteOptions::longest_clock_jump`].
+    /// [`SqliteOptions::longest_clock_jump`], and `max_bytes=NUMBER` for [`SqliteOptions::max_bytes`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else, in memory databases among it: they would vanish
@@ -100,6 +104,15 @@ impl SqliteOptions {
                 "synchronous=full" => options.synchronous = Synchronous::Full,
                 "synchronous=normal" => options.synchronous = Synchronous::Normal,
                 "clock_jump=accept" => options.longest_clock_jump = None,
+                other if other.starts_with("max_bytes=") => {
+                    let bytes = other.strip_prefix("max_bytes=").and_then(|n| n.parse().ok());
+                    let Some(bytes) = bytes.filter(|bytes| *bytes >= LEAST_MAX_BYTES) else {
+                        return refuse(format!(
+                            "{other:?}: give a number of bytes from {LEAST_MAX_BYTES} on"
+                        ));
+                    };
+                    options.max_bytes = Some(bytes);
+                }
                 "mode=ro" => options.read_only = true,
                 "mode=rwc" => {}
                 other => {
@@ -107,7 +120,7 @@ impl SqliteOptions {
                     let Some(days) = days.filter(|days: &u32| *days > 0) else {
                         return refuse(format!(
                             "{other:?} is not known: synchronous=full|normal, \
-                             clock_jump=accept|DAYS"
+                             clock_jump=accept|DAYS, max_bytes=NUMBER"
                         ));
                     };
                     options.longest_clock_jump = Some(DAY * days);
@@ -186,7 +199,7 @@ impl SqliteOptions {
     /// newer Quell, [`ErrorKind::ReadOnly`], [`ErrorKind::Full`] and [`ErrorKind::Unavailable`]
     /// for a file that cannot be used; each says what to do.
     pub async fn open(self) -> quell_core::Result<SqliteStore> {
-        let (connect, writer) = (self.connect_options(), self.connect().await?);
+        let (connect, writer) = (self.connect_options(), self.connect_known().await?);
         let shared = Shared {
             history: self.history,
             steps: self.steps,
@@ -197,12 +210,30 @@ impl SqliteOptions {
         SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
     }
 
+    /// A connection that changes neither the schema nor the journal's mode, of a file that is there.
+    pub(crate) fn reading_options(&self) -> SqliteConnectOptions {
+        SqliteConnectOptions::new()
+            .filename(&self.path)
+            .create_if_missing(false)
+            .busy_timeout(self.busy_timeout)
+            .pragma("temp_store", "memory")
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// A connection to a store that is up to date.
     pub(crate) async fn connect(&self) -> quell_core::Result<SqliteConnection> {
+        self.connect_known().await.map(|(db, _)| db)
+    }
+
+    /// The same with the file that it has open.
+    async fn connect_known(&self) -> quell_core::Result<(SqliteConnection, FileId)> {
         let connect = self.connect_options();
         let deadline = Instant::now() + self.busy_timeout;
         loop {
-            match open_writer(&connect).await {
+            match open_writer(&connect, self.read_only).await {
                 // Of several that make a new file at once, all but one may be turned away without
                 // a wait: entering WAL mode takes a lock that SQLite does not wait for.
                 Err(error)
@@ -267,12 +298,29 @@ pub(crate) async fn count_steps(
     Ok(())
 }
 
-async fn open_writer(connect: &SqliteConnectOptions) -> quell_core::Result<SqliteConnection> {
+async fn open_writer(
+    connect: &SqliteConnectOptions,
+    read_only: bool,
+) -> quell_core::Result<(SqliteConnection, FileId)> {
+    let path = connect.get_filename();
+    if !read_only {
+        // Where it cannot be made, SQLite's own error says why.
+        let _refused = create_private(path);
+    }
+    let before = FileId::of(path).ok();
     let opened = SqliteConnection::connect_with(connect).await;
     let mut writer = opened.map_err(|e| explain("open the store", e))?;
     check_wal(&mut writer).await?;
     migrate(&mut writer).await?;
-    Ok(writer)
+    // Between two equal looks at the name, SQLite has opened that file.
+    let id = FileId::of(path).ok();
+    match id.filter(|_| id == before) {
+        Some(id) => Ok((writer, id)),
+        None => {
+            let message = "the file was replaced while it was opened, try again";
+            Err(Error::new(ErrorKind::Contention, message))
+        }
+    }
 }
 
 /// Setting WAL mode can fail without an error, on a file system without shared memory.

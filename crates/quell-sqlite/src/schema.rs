@@ -36,24 +36,7 @@ pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
             FIRST
         }
     };
-    if found < FIRST {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "the store has schema version {found}, which a development build wrote; this Quell \
-                 reads versions from {FIRST} on: name another file"
-            ),
-        ));
-    }
-    if found > newest {
-        return Err(Error::new(
-            ErrorKind::Newer,
-            format!(
-                "the store has schema version {found}, this Quell knows up to {newest}: \
-                 update this program"
-            ),
-        ));
-    }
+    check_version(Some(found))?;
     let done = usize::try_from(found - FIRST).map_err(|_| corrupt("the schema's version"))?;
     for migration in MIGRATIONS.iter().skip(done) {
         ran(sqlx::raw_sql(*migration).execute(&mut *tx).await)?;
@@ -61,6 +44,37 @@ pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
     let set = sqlx::query("update quell_meta set schema_version = ?1").bind(newest);
     ran(set.execute(&mut *tx).await)?;
     tx.commit().await.map_err(|e| explain("migrate the schema", e))
+}
+
+/// Whether this program can read a file of that version.
+///
+/// # Errors
+/// What the file is instead, and what to do.
+pub(crate) fn check_version(found: Option<i64>) -> Result<i64> {
+    let newest = FIRST + i64::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
+    match found {
+        None => {
+            Err(Error::new(ErrorKind::Foreign, "the file has no Quell tables: name another file"))
+        }
+        Some(found) if found < FIRST => Err(too_old(found)),
+        Some(found) if found > newest => Err(too_new(found, newest)),
+        Some(found) => Ok(found),
+    }
+}
+
+fn too_old(found: i64) -> Error {
+    let message = format!(
+        "the store has schema version {found}, which a development build wrote; this Quell reads \
+         versions from {FIRST} on: name another file"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+fn too_new(found: i64, newest: i64) -> Error {
+    let message = format!(
+        "the store has schema version {found}, this Quell knows up to {newest}: update this program"
+    );
+    Error::new(ErrorKind::Newer, message)
 }
 
 /// The id that the store got when it was made, and its time.
@@ -74,7 +88,7 @@ pub(crate) async fn location(db: &mut SqliteConnection) -> Result<(Location, Tim
 }
 
 /// The file's schema version; none where it has no Quell tables yet.
-async fn version(db: &mut SqliteConnection) -> Result<Option<i64>> {
+pub(crate) async fn version(db: &mut SqliteConnection) -> Result<Option<i64>> {
     let what = "read the schema's version";
     let tables: i64 = sqlx::query_scalar(
         "select count(*) from sqlite_schema where type = 'table' and name = 'quell_meta'",

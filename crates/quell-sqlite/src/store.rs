@@ -2,12 +2,13 @@
 //!
 //! Invariant: all rules are the engine's; a backend of this file keeps the rows.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndHub, EndNotification, JobId, Location, Now, Operation, Result, Store,
-    Timestamp, WakeHub, Wakeups,
+    Answer, Capabilities, EndHub, EndNotification, ErrorKind, JobId, Location, Now, Operation,
+    Result, Store, Timestamp, Trouble, WakeHub, Wakeups,
 };
 use quell_engine::Engine;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -19,6 +20,7 @@ use crate::SqliteOptions;
 use crate::backend::{Hints, SqliteBackend};
 use crate::clock::HostClock;
 use crate::error::explain;
+use crate::files::{FileId, Files};
 use crate::options::{Shared, count_steps};
 use crate::schema::location;
 use crate::tx::{SharedNames, Writer};
@@ -40,6 +42,7 @@ const READERS: u32 = 2;
 pub struct SqliteStore {
     engine: Engine<SqliteBackend>,
     location: Location,
+    files: Arc<Files>,
     // Owned so that it ends with the store.
     _watcher: JoinSet<()>,
 }
@@ -54,7 +57,7 @@ impl SqliteStore {
     }
 
     pub(crate) async fn start(
-        mut writer: SqliteConnection,
+        (mut writer, id): (SqliteConnection, FileId),
         connect: &SqliteConnectOptions,
         Shared { history, steps, longest_clock_jump, clock_offset, has_hot_paths }: Shared,
     ) -> Result<Self> {
@@ -76,6 +79,7 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .connect_lazy_with(reading);
+        let files = Arc::new(Files::new(connect.get_filename(), id));
         let (hub, ends) = (Arc::new(WakeHub::new()), Arc::new(EndHub::new()));
         let mut watcher = JoinSet::new();
         watcher.spawn(watch(
@@ -90,6 +94,7 @@ impl SqliteStore {
             readers,
             names: SharedNames::default(),
             wal: Wal::new(connect),
+            files: Arc::clone(&files),
             path: connect.get_filename().to_owned(),
             clock: HostClock::new(opened_at, longest_clock_jump, clock_offset),
             hints: Hints::default(),
@@ -103,7 +108,17 @@ impl SqliteStore {
             Some(history) => engine.with_history(history),
             None => engine,
         };
-        Ok(SqliteStore { engine, location, _watcher: watcher })
+        Ok(SqliteStore { engine, location, files, _watcher: watcher })
+    }
+}
+
+impl SqliteStore {
+    pub(crate) fn path(&self) -> &Path {
+        &self.engine.backend().path
+    }
+
+    pub(crate) fn check_files(&self) -> Result<()> {
+        self.files.check()
     }
 }
 
@@ -118,7 +133,12 @@ impl Store for SqliteStore {
     }
 
     async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
-        self.engine.call(now, operation).await
+        self.files.check()?;
+        let answer = self.engine.call(now, operation).await;
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+            self.files.note_full();
+        }
+        answer
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -132,5 +152,15 @@ impl Store for SqliteStore {
 
     fn ended(&self, job: JobId) -> EndNotification {
         self.engine.ended(job)
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.files.trouble()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.files.check()?;
+        let emptied = self.engine.backend().wal.empty().await;
+        emptied.map_err(|e| explain("move the write-ahead log into the file", e))
     }
 }

@@ -12,6 +12,7 @@ use quell_core::{Cancelled, EndHub, JobId, Timestamp, WakeHub};
 use sqlx::SqliteConnection;
 use tracing::warn;
 
+use crate::files::sibling;
 use crate::row::{signed, unsigned};
 
 /// Between two looks: short for those who wait, and a third of a percent of a core.
@@ -23,14 +24,6 @@ const YOUNG: Duration = Duration::from_millis(100);
 /// After this number of looks SQLite is asked whatever the file system says: some know no times.
 const TRUST: u32 = 50;
 
-/// The write-ahead log of a database; none where the database cannot be found.
-pub(crate) fn log_path(database: &Path) -> Option<PathBuf> {
-    // SQLite puts the log beside the real file, where the name is a link.
-    let mut name = std::fs::canonicalize(database).ok()?.into_os_string();
-    name.push("-wal");
-    Some(PathBuf::from(name))
-}
-
 /// The write-ahead log as the file system shows it.
 #[derive(Debug)]
 struct Log {
@@ -41,7 +34,7 @@ struct Log {
 
 impl Log {
     fn new(database: &Path) -> Self {
-        Log { path: log_path(database), seen: None, trusted: 0 }
+        Log { path: sibling(database, "-wal"), seen: None, trusted: 0 }
     }
 
     /// Whether someone may have committed since the last call.

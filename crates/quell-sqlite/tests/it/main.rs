@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod alerts;
+mod backup;
 mod budget;
 mod cancel;
 mod checkup;
@@ -13,6 +14,7 @@ mod damage;
 mod ending;
 mod files;
 mod first_release;
+mod gone;
 mod inbox;
 mod power;
 mod scene;
