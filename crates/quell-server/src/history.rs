@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +34,10 @@ impl FileSink {
     /// Says why it cannot be opened or written.
     pub fn append(path: &Path) -> anyhow::Result<Self> {
         let explain = || format!("cannot write {}", path.display());
-        let open = File::options().create(true).append(true).read(true).open(path);
+        let mut options = File::options();
+        // A new file is its owner's alone: events have keys.
+        options.create(true).append(true).read(true).mode(0o600);
+        let open = options.open(path);
         let mut file = open.with_context(explain)?;
         if ends_in_a_torn_line(&mut file).with_context(explain)? {
             file.write_all(b"\n").with_context(explain)?;

@@ -154,7 +154,12 @@ pub(crate) fn read_store<T>(
     read: impl AsyncFnOnce(&Quell) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { read(&open_store(url).await?).await })
+    runtime.block_on(async {
+        let quell = open_store(url).await?;
+        let read = read(&quell).await?;
+        quell.close().await?;
+        Ok(read)
+    })
 }
 
 /// Opens an existing store.

@@ -15,6 +15,7 @@ mod completions;
 mod dead;
 mod error;
 mod etag;
+mod health;
 mod jobs;
 pub mod metrics;
 mod objects;
@@ -56,13 +57,13 @@ use crate::alerts::DeclaredAlert;
 use crate::audit::Audit;
 use crate::config::DeclaredTask;
 use crate::secrets::Secrets;
-use crate::view;
 use auth::Access;
 pub use auth::Peer;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;
-use error::{ApiError, Refused};
+use error::ApiError;
+pub use health::{Health, lost};
 pub use pull::Pull;
 pub use sources::Sources;
 
@@ -101,6 +102,8 @@ pub struct Api {
     pub hosts: Arc<[String]>,
     /// The largest body, in bytes.
     pub max_body: usize,
+    /// Looks at the store for health checks.
+    pub health: Health,
     /// Fires when the server begins to stop.
     pub stopping: CancellationToken,
 }
@@ -126,8 +129,9 @@ pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
 /// All routes behind the checks.
 pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
-    // They have proofs of their own.
-    let open_routes = Router::from(sources::routes().merge(completions::routes()));
+    // They have proofs of their own, or need none.
+    let open_routes =
+        Router::from(sources::routes().merge(completions::routes()).merge(health::routes()));
     Router::from(routes(&api, max_body))
         .route("/", get(index))
         .merge(openapi::routes())
@@ -149,8 +153,8 @@ async fn wrong_method() -> ApiError {
 /// The API's description, as `quell openapi` prints it.
 #[must_use]
 pub fn description() -> utoipa::openapi::OpenApi {
-    let all = described(0).merge(sources::routes()).merge(completions::routes());
-    let mut document = all.into_openapi();
+    let open = sources::routes().merge(completions::routes()).merge(health::routes());
+    let mut document = described(0).merge(open).into_openapi();
     rules::describe(&mut document);
     document
 }
@@ -174,7 +178,6 @@ fn callers() -> OpenApiRouter<Api> {
         .routes(routes!(pull::renew))
         .routes(routes!(settle::settle))
         .routes(routes!(pull::leave))
-        .routes(routes!(health))
         .routes(routes!(metrics_page))
 }
 
@@ -231,25 +234,6 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(tokens::revoke))
 }
 
-/// Whether the store answers, and the server goes on.
-#[utoipa::path(
-    get,
-    path = "/v1/healthz",
-    tag = "operation",
-    operation_id = "server_health",
-    summary = "Whether the store answers, and the server does not stop.",
-    description = "",
-    responses((status = 200, body = view::Health, description = "Done."), Refused),
-)]
-async fn health(State(api): State<Api>) -> Result<Json<view::Health>, ApiError> {
-    if api.stopping.is_cancelled() {
-        let message = "the server stops: it still answers, and takes no more jobs";
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server", message));
-    }
-    api.quell.store().queues().await?;
-    Ok(Json(view::Health { status: "ok".to_owned() }))
-}
-
 /// What this is, and where to go on, for people who open the address.
 async fn index() -> Json<serde_json::Value> {
     Json(serde_json::json!({
@@ -258,6 +242,7 @@ async fn index() -> Json<serde_json::Value> {
         "reference": openapi::PAGE,
         "openapi": openapi::JSON,
         "health": "/v1/healthz",
+        "ready": "/v1/readyz",
         "metrics": "/metrics",
     }))
 }

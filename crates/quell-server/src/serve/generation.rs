@@ -121,6 +121,7 @@ impl Generation {
             tokens: config.tokens,
             hosts: http::hosts(address, config.allowed_hosts),
             max_body: config.max_body,
+            health: common.health.clone(),
             stopping: common.stop_working.clone(),
         };
         Ok((Generation { pull, completions, retired, side, worker }, http::router(api)))

@@ -31,6 +31,7 @@ use crate::audit::Audit;
 use crate::config::{Config, world};
 use crate::declare::{self, Apply};
 use crate::history::FileSink;
+use crate::http::Health;
 use generation::Generation;
 
 /// `quell serve`.
@@ -128,6 +129,7 @@ struct Common {
     quell: Quell,
     actions: Actions,
     metrics: PrometheusHandle,
+    health: Health,
     /// How attempts ended, for alerts.
     tally: Arc<Tally>,
     stop_listening: CancellationToken,
@@ -158,8 +160,7 @@ impl Server {
     pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
         // Before the worker, which looks its counters up once.
         let metrics = crate::http::metrics::recorder()?;
-        let listener = bind(config.listen).await?;
-        let address = listener.local_addr()?;
+        let (listener, address) = bind(config.listen).await?;
         let audit = open_audit(&config, None)?;
         let quell = open(&config, history).await?;
         warn_of_faults(&config);
@@ -168,9 +169,17 @@ impl Server {
         let mut side = JoinSet::new();
         side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
         let actions = Actions::start(quell.clone(), audit.clone(), stop_working.clone(), &mut side);
-        let tally = Arc::default();
-        let common =
-            Common { address, quell, actions, metrics, tally, stop_listening, stop_working };
+        let (tally, health) = (Arc::default(), Health::new(quell.clone()));
+        let common = Common {
+            address,
+            quell,
+            actions,
+            metrics,
+            health,
+            tally,
+            stop_listening,
+            stop_working,
+        };
         let (fixed, text) = (reload::Fixed::of(&config), config.text.clone());
         let (now, routes) = Generation::start(&common, config, audit.clone(), None)?;
         let (routes, read) = watch::channel(routes);
@@ -191,9 +200,13 @@ impl Server {
         &self.common.quell
     }
 
-    /// Completes only if the worker ends without a stop. Dropping the future loses nothing.
+    /// Completes only if the worker ends without a stop, or the store is lost: a file that was deleted
+    /// or replaced. Dropping the future loses nothing.
     pub async fn failed(&mut self) -> anyhow::Error {
-        self.now.failed().await
+        tokio::select! {
+            error = self.now.failed() => error,
+            error = crate::http::lost(&self.common.quell) => error,
+        }
     }
 
     /// Claims no more jobs, lets attempts finish within the grace time, and releases the other jobs
@@ -215,6 +228,10 @@ impl Server {
             ended?;
         }
         self.now.pull().drained(listen::DRAIN).await;
+        if let Err(error) = self.common.quell.close().await {
+            // Nothing is lost: the next process that opens the store does it.
+            warn!(%error, "the store's journal stays beside its file");
+        }
         Ok(())
     }
 }
@@ -229,10 +246,12 @@ fn open_audit(config: &Config, before: Option<&Audit>) -> anyhow::Result<Audit> 
     opened.with_context(|| format!("server.audit_file: cannot open {}", path.display()))
 }
 
-async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.with_context(|| {
+async fn bind(listen: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(listen).await.with_context(|| {
         format!("server.listen: cannot listen on {listen}: choose another address or port")
-    })
+    })?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 /// Opens the store, with the history where one is wanted.

@@ -43,6 +43,8 @@ mod filters;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod health;
+#[cfg(test)]
 mod https;
 #[cfg(test)]
 mod logged;

@@ -229,7 +229,7 @@ mod in_process {
     use quell::{Batch, ErrorKind, JobId, Payload, Policy, Quell, TaskName, Timestamp};
     use quell_server::actions::Actions;
     use quell_server::audit::Audit;
-    use quell_server::http::{self, Api, Completions, Pull, Sources};
+    use quell_server::http::{self, Api, Completions, Health, Pull, Sources};
     use tokio::task::JoinSet;
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
@@ -299,6 +299,7 @@ mod in_process {
         let api = Api {
             audit: Audit::default(),
             tokens: None,
+            health: Health::new(quell.clone()),
             quell,
             actions,
             tasks: Arc::new(config.tasks),
