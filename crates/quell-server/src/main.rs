@@ -66,8 +66,12 @@ enum Command {
     Check(cli::check::Args),
     Replay(cli::replay::Args),
     Simulate(cli::simulate::Args),
-    /// Check a store: its clock and other problems.
+    /// Check a store: its clock, its disk, its rights, its workers, and what a configuration expects.
     Doctor(cli::doctor::Args),
+    /// Copy a store on SQLite to a file, while processes use it.
+    Backup(cli::backup::BackupArgs),
+    /// Put a copy in the place of a store on SQLite that no process uses.
+    Restore(cli::backup::RestoreArgs),
     /// Print the description of the HTTP API (OpenAPI 3.1).
     Openapi,
     /// Print the reference of all settings of the configuration file (Markdown).
@@ -110,6 +114,8 @@ fn main() -> ExitCode {
         Command::Replay(args) => cli::replay::run(args, &mut out),
         Command::Simulate(args) => cli::simulate::run(args, &mut out),
         Command::Doctor(args) => cli::doctor::run(&args, &mut out),
+        Command::Backup(args) => cli::backup::backup(&args, &mut out),
+        Command::Restore(args) => cli::backup::restore(&args, &mut out),
         Command::Openapi => cli::openapi::run(&mut out),
         Command::Settings => cli::settings::run(&mut out),
     };

@@ -5,6 +5,7 @@
 
 pub mod alerts;
 pub mod audit;
+pub mod backup;
 pub mod cancel;
 pub mod check;
 pub mod dead;

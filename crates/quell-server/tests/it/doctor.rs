@@ -71,3 +71,91 @@ async fn r21_doctor_leaves_ids_out_after_a_restore() {
     assert!(fine && said.contains("left out 100000000 ids"), "{said}");
     assert_eq!(trigger().await, before + 100_000_001);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_shows_the_disk_the_rights_and_the_versions_of_workers() {
+    use std::os::unix::fs::PermissionsExt;
+    let served = crate::served::serve(crate::served::TASKS).await;
+    let file = served.folder.path().join("q.db");
+    let url = format!("sqlite://{}", file.display());
+    let report = || {
+        let (fine, said) = doctor(&url, &["--json"]);
+        assert!(fine, "{said}");
+        serde_json::from_str::<serde_json::Value>(&said).unwrap()
+    };
+    let begun = std::time::Instant::now();
+    // The worker's first heartbeat comes soon after the start.
+    let found = loop {
+        let found = report();
+        if found["versions"][0].is_string() {
+            break found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{found}");
+    };
+    assert_eq!(found["versions"], serde_json::json!([env!("CARGO_PKG_VERSION")]));
+    assert_eq!(
+        (&found["problems"], &found["warnings"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let facts = found["facts"].as_array().unwrap();
+    for (name, value) in [("file mode", "0600"), ("journal", "wal")] {
+        assert!(facts.iter().any(|fact| fact["name"] == name && fact["value"] == value), "{found}");
+    }
+    for name in ["schema", "wal bytes", "disk free"] {
+        let fact = facts.iter().find(|fact| fact["name"] == name).unwrap();
+        assert!(fact["value"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{fact}");
+    }
+
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+    let (fine, said) = doctor(&url, &[]);
+    assert!(fine, "a warning is no failure: {said}");
+    assert!(said.contains("warning: others may read") && said.contains("chmod 600"), "{said}");
+    assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r28_doctor_finds_what_does_not_fit_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("q.db").display());
+    let config = folder.path().join("quell.toml");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
+         [tasks.t]\nqueue = \"mail\"\nexec = {{ command = [\"true\"] }}\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let of_config = || {
+        let args = ["doctor", "--config", config.to_str().unwrap()];
+        let Output { status, stdout, stderr } = quell(&args).output().unwrap();
+        let said = [stdout, stderr].concat();
+        (status.success(), String::from_utf8(said).unwrap())
+    };
+    let store = quell::sqlite::SqliteStore::open(&url).await.unwrap();
+    let (fine, said) = of_config();
+    assert!(fine && said.contains("warning: no worker seen of late runs t: start"), "{said}");
+
+    let trigger = async |task: &str, queue: &str| {
+        let new = quell_core::NewTrigger {
+            task: quell::TaskName::new(task).unwrap(),
+            queue: quell::QueueName::new(queue).unwrap(),
+            ..quell_conformance::rig::plain("1")
+        };
+        store.enqueue(None, vec![quell::Batch::one(new)]).await.unwrap().remove(0).unwrap();
+    };
+    trigger("t", "mail").await;
+    let (fine, said) = of_config();
+    assert!(fine, "{said}");
+    trigger("renamed", "mail").await;
+    trigger("t", "default").await;
+    let old = quell::QueueName::new("old").unwrap();
+    store.set_queue(&old, &quell::queue::QueueSettings::default()).await.unwrap();
+    let (fine, said) = of_config();
+    assert!(!fine && said.contains("the store has 2 problems"), "{said}");
+    for needle in [
+        "problem: 1 jobs of task renamed wait in queue mail",
+        "problem: 1 jobs of task t wait in queue default, and the task's queue is mail",
+        "warning: queue old has settings",
+    ] {
+        assert!(said.contains(needle), "{needle}: {said}");
+    }
+}

@@ -11,6 +11,8 @@ mod api;
 #[cfg(test)]
 mod azure;
 #[cfg(test)]
+mod backup;
+#[cfg(test)]
 mod binary;
 #[cfg(test)]
 mod bounds;
