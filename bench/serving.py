@@ -6,14 +6,17 @@ import tempfile
 
 
 @contextlib.contextmanager
-def serving(program, config, **files):
-    """Serve `config`, in which `{folder}` is a new folder that holds `files`; yield the port."""
+def serving(program, config, more=(), **files):
+    """Serve `config`, in which `{folder}` is a new folder that holds `files`; yield the port.
+
+    `more` are options of the command.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files["quell.toml"] = config.format(folder=folder)
         for name, text in files.items():
             with open(f"{folder}/{name}", "w") as file:
                 file.write(text)
-        command = [program, "serve", "--config", f"{folder}/quell.toml"]
+        command = [program, "serve", "--config", f"{folder}/quell.toml", *more]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             yield int(server.stdout.readline().rsplit(":", 1)[1])
