@@ -62,7 +62,7 @@ pub use auth::Peer;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;
-use error::ApiError;
+use error::{ApiError, Refused};
 pub use health::{Health, lost};
 pub use pull::Pull;
 pub use sources::Sources;
