@@ -72,10 +72,16 @@ enum Command {
     Backup(cli::backup::BackupArgs),
     /// Put a copy in the place of a store on SQLite that no process uses.
     Restore(cli::backup::RestoreArgs),
+    /// Check that a server and its store answer: exit status 0 if they do.
+    Health(cli::health::Args),
     /// Print the description of the HTTP API (OpenAPI 3.1).
     Openapi,
     /// Print the reference of all settings of the configuration file (Markdown).
     Settings,
+    /// Print the script that completes commands and options in a shell.
+    Completions(cli::completions::Args),
+    /// Write the manual pages, one for each command.
+    Man(cli::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -116,8 +122,11 @@ fn main() -> ExitCode {
         Command::Doctor(args) => cli::doctor::run(&args, &mut out),
         Command::Backup(args) => cli::backup::backup(&args, &mut out),
         Command::Restore(args) => cli::backup::restore(&args, &mut out),
+        Command::Health(args) => cli::health::run(&args, &mut out),
         Command::Openapi => cli::openapi::run(&mut out),
         Command::Settings => cli::settings::run(&mut out),
+        Command::Completions(args) => cli::completions::run(&args, Cli::command(), &mut out),
+        Command::Man(args) => cli::man::run(&args, Cli::command(), &mut out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -49,6 +49,8 @@ mod health;
 #[cfg(test)]
 mod https;
 #[cfg(test)]
+mod installed;
+#[cfg(test)]
 mod logged;
 #[cfg(test)]
 mod official;
