@@ -15,6 +15,8 @@ mod manifest;
 mod markdown;
 mod names;
 mod package;
+mod packages;
+mod release;
 mod run;
 mod services;
 mod test;
@@ -75,6 +77,23 @@ enum Chore {
         /// Has cargo build each package alone, too, as it does before an upload.
         #[arg(long)]
         each: bool,
+    },
+    /// Builds the packages of the binary, lints, installs and starts each: image, Helm chart, Debian package
+    /// and systemd unit.
+    Packages {
+        /// Only lints their sources, as each test run does.
+        #[arg(long, conflicts_with = "built")]
+        lint: bool,
+        /// Takes the binary that the last release built, for work on the packages themselves.
+        #[arg(long)]
+        built: bool,
+    },
+    /// Builds static binaries for x86-64 and ARM64 with every store, and packs archives with checksums
+    /// and lists of dependencies into target/release-files.
+    Release {
+        /// Only for this machine's architecture.
+        #[arg(long)]
+        native: bool,
     },
     /// Checks licences, bans and sources of dependencies with cargo-deny, which it installs below
     /// `target/tools`.
@@ -178,6 +197,9 @@ fn main() -> anyhow::Result<()> {
             package::check(&root)?;
             if each { package::build_each(&root) } else { Ok(()) }
         }
+        Chore::Packages { lint: true, .. } => packages::lint(&root),
+        Chore::Packages { built, .. } => packages::packages(&root, built),
+        Chore::Release { native } => release::release(&root, native, false).map(|_| ()),
         Chore::Deny => package::deny(&root),
         Chore::Sbom => package::sbom(&root),
         Chore::Semver { baseline } => package::semver(&root, &baseline),

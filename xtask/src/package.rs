@@ -91,7 +91,7 @@ pub(crate) fn build_each(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Where this checkout is built.
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
@@ -119,18 +119,39 @@ fn workspace(names: &[String], version: &str, checkout: &str) -> String {
     text
 }
 
-/// `cargo xtask sbom`: what `quell` is made of, as CycloneDX.
+/// `cargo xtask sbom`: what `quell` is made of on every system, as CycloneDX.
 pub(crate) fn sbom(root: &Path) -> anyhow::Result<()> {
+    let place = target(root).join("quell.cdx.json");
+    write_bill(root, &["--all-features", "--target", "all"], "", &place)?;
+    tell(&place.display().to_string());
+    Ok(())
+}
+
+/// Writes what a build of `quell` is made of, as CycloneDX, to `place`. With an `epoch`, the same
+/// dependencies make the same file.
+pub(crate) fn write_bill(
+    root: &Path,
+    of: &[&str],
+    epoch: &str,
+    place: &Path,
+) -> anyhow::Result<()> {
     let tool = crate::tools::find(root, crate::tools::CYCLONEDX)?;
     let mut command = Command::new(tool);
-    let cyclonedx = ["cyclonedx", "--format", "json", "--all-features", "--target", "all"];
-    command.args(cyclonedx).args(["--override-filename", "quell.cdx"]);
+    command.args(["cyclonedx", "--format", "json", "--override-filename", "quell.cdx"]).args(of);
     command.args(["--manifest-path", "crates/quell-server/Cargo.toml"]);
+    if !epoch.is_empty() {
+        command.env("SOURCE_DATE_EPOCH", epoch);
+    }
     run(root, &mut command)?;
     let written = root.join("crates/quell-server/quell.cdx.json");
-    let place = target(root).join("quell.cdx.json");
-    fs::rename(&written, &place).with_context(|| written.display().to_string())?;
-    tell(&place.display().to_string());
+    let text = fs::read_to_string(&written).with_context(|| written.display().to_string())?;
+    // The names of the workspace's own crates have the folder of the checkout.
+    let text = text.replace(&format!("file://{}", root.display()), "file:///quell");
+    fs::write(place, text).with_context(|| place.display().to_string())?;
+    // The tool writes a file beside each manifest of the workspace.
+    for file in crate::tidy::tracked(root)?.iter().filter(|file| file.ends_with("quell.cdx.json")) {
+        fs::remove_file(file).with_context(|| file.display().to_string())?;
+    }
     Ok(())
 }
 

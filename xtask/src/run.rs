@@ -23,6 +23,17 @@ pub(crate) fn run(folder: &Path, command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs a command to its end and returns what it printed on standard output.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let shown = show(command);
+    let output = command.output().with_context(|| format!("cannot start `{shown}`"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{shown}` failed ({}): {}", output.status, said.trim());
+    }
+    Ok(output.stdout)
+}
+
 /// Runs cargo with these arguments.
 pub(crate) fn cargo(folder: &Path, args: &[&str]) -> anyhow::Result<()> {
     run(folder, &mut cargo_command(args))

@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::earlier::{self, EARLIER};
-use crate::package;
 use crate::run::{answers, cargo, cargo_command, run};
 use crate::services::Services;
 use crate::tidy::tidy;
+use crate::{package, packages};
 
 /// The oldest nextest that the configuration was written for.
 const NEXTEST: &str = "0.9.143";
@@ -44,6 +44,7 @@ pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
         cargo(root, &[&clippy[..], &["--", "-D", "warnings"]].concat())
     })?;
     step("packages", || package::check(root))?;
+    step("packages of the binary", || packages::lint(root))?;
     step("features, one at a time", || features(root))?;
     step("documentation", || documentation(root))?;
     let earlier = step("earlier build", || earlier::build(root))?;
@@ -71,8 +72,8 @@ pub(crate) fn fast(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`test()`] leaves out: tests in modules called `long`, most cases of random proofs, and every test
-/// of the suite on every store once more, for the page that shows the results.
+/// What [`test()`] leaves out: tests in modules called `long`, most cases of random proofs, every test of the
+/// suite on every store once more, for the page that shows the results, and the packages of the binary.
 pub(crate) fn long(root: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     begin(root)?;
@@ -83,6 +84,7 @@ pub(crate) fn long(root: &Path) -> anyhow::Result<()> {
     })?;
     step("conformance", || run(root, services.tell(&mut conformance_command())))?;
     drop(services);
+    step("packages of the binary", || packages::packages(root, false))?;
     end(started);
     Ok(())
 }

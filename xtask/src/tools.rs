@@ -16,6 +16,8 @@ pub(crate) struct Tool {
 
 /// Licences, bans and sources of dependencies.
 pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20" };
+/// Debian packages.
+pub(crate) const DEB: Tool = Tool { name: "cargo-deb", version: "3.8" };
 /// Lists of what a program is made of.
 pub(crate) const CYCLONEDX: Tool = Tool { name: "cargo-cyclonedx", version: "0.5" };
 /// Changes of public names and types that break callers.

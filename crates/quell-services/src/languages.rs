@@ -80,7 +80,12 @@ pub fn node_with_webhooks() -> anyhow::Result<Command> {
 
 /// A Python that has this package, which is fetched where it is missing; and the package's folder.
 pub(crate) fn python_with(package: &str) -> anyhow::Result<(Command, PathBuf)> {
-    let folder = std::env::temp_dir().join(format!("quell-services-{package}"));
+    python_with_all(&[package])
+}
+
+/// As [`python_with`], for packages that need each other.
+pub(crate) fn python_with_all(packages: &[&str]) -> anyhow::Result<(Command, PathBuf)> {
+    let folder = std::env::temp_dir().join(format!("quell-services-{}", packages.join("+")));
     let (site, complete) = (folder.join("site"), folder.join("complete"));
     let _alone = alone()?;
     if !complete.exists() {
@@ -88,8 +93,8 @@ pub(crate) fn python_with(package: &str) -> anyhow::Result<(Command, PathBuf)> {
         ensure_pip()?;
         let mut install = python();
         install.args(["-m", "pip", "install", "--quiet", "--only-binary=:all:", "--upgrade"]);
-        install.arg("--target").arg(&site).arg(package);
-        run(&mut install).with_context(|| format!("cannot fetch {package}"))?;
+        install.arg("--target").arg(&site).args(packages);
+        run(&mut install).with_context(|| format!("cannot fetch {}", packages.join(" ")))?;
         std::fs::write(complete, "")?;
     }
     let mut command = python();

@@ -11,6 +11,7 @@ pub mod azurite;
 pub mod cluster;
 mod languages;
 mod packages;
+mod packaging;
 pub mod pgbouncer;
 pub mod postgres;
 mod process;
@@ -25,7 +26,11 @@ mod tls;
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
 pub use languages::{node, node_with_webhooks, npm, python_3, python_with_webhooks};
-pub use packages::install;
+pub use packages::{install, is_root};
+pub use packaging::{
+    hadolint, podman_compose, python_with_compose, python_with_helm, python_with_kubernetes,
+    zigbuild,
+};
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
 pub use proxy::Proxy;

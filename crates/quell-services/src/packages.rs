@@ -14,6 +14,12 @@ pub fn install(packages: &[&str]) -> anyhow::Result<()> {
     apt(packages)
 }
 
+/// Whether this process is root's.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Installs a Debian package where it is missing. Its service starts neither now nor with the machine.
 pub(crate) fn install_without_service(
     package: &str,
@@ -56,9 +62,8 @@ fn apt(packages: &[&str]) -> anyhow::Result<()> {
 
 /// Runs a program as root.
 pub(crate) fn run_as_root(program: &str, args: &[&str]) -> anyhow::Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    let mut command = Command::new(if is_root { program } else { "sudo" });
-    if !is_root {
+    let mut command = Command::new(if is_root() { program } else { "sudo" });
+    if !is_root() {
         command.arg("--non-interactive").arg(program);
     }
     let command = command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
