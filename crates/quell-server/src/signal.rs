@@ -29,18 +29,18 @@ pub fn hangups() -> anyhow::Result<tokio::signal::unix::Signal> {
     Ok(signal(SignalKind::hangup())?)
 }
 
-/// Tells systemd, where it waits for that, that the server answers.
+/// Notifies systemd, where it waits for that, that the server answers.
 pub fn ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Tells systemd that the configuration is read again; [`ready`] ends it.
+/// Notifies systemd that the configuration is read again; [`ready`] ends it.
 pub fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     notify(&[NotifyState::Reloading].into_iter().chain(now).collect::<Vec<_>>());
 }
 
-/// Tells systemd that the server ends.
+/// Notifies systemd that the server ends.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }

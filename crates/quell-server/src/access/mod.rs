@@ -1,6 +1,6 @@
 //! Who may do what: tokens with scopes, limited to tasks and queues.
 //!
-//! A token is a random text of which only a digest is kept. [`Grant`] is what it permits; the routes ask it, and
+//! A token is a random text, and only its digest is kept. [`Grant`] is what it permits; the routes ask it, and
 //! know no tokens. Without any token in the configuration everything is permitted, and the server listens on
 //! loopback only.
 

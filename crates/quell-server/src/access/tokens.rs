@@ -207,7 +207,7 @@ impl Tokens {
     pub fn find(&self, shown: &str) -> Option<(String, Grant)> {
         let (now, digest) = (Timestamp::now(), Digest::of(shown));
         let tokens = self.0.file.current(read);
-        // All of them, so that the time shows nothing of which one it is.
+        // All of them: the time does not show where it stands among them.
         let found = tokens.iter().fold(None, |found, token| {
             let is_it = token.is(&digest, now);
             found.or(is_it.then_some(token))
@@ -241,7 +241,7 @@ impl Tokens {
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
         if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_fine) {
             let message = format!(
-                "{name:?} cannot name a token: give 1 to {MAX_NAME} letters, digits, `.`, `_`, `-` or `@`"
+                "{name:?} cannot name a token: give 1 to {MAX_NAME} of A to Z, a to z, digits, `.`, `_`, `-` or `@`"
             );
             return Err(Error::invalid("name", message));
         }

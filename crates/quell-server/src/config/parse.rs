@@ -86,10 +86,10 @@ pub(super) struct RawServer {
     /// the file with the bearer tokens
     #[schema(value_type = String)]
     token_file: Option<String>,
-    /// the file of [tokens with scopes](security.md#tokens), as `quell tokens` makes it
+    /// the file of [tokens with scopes](security-model.md#tokens), as `quell tokens` makes it
     #[schema(value_type = String)]
     tokens: Option<String>,
-    /// the file to which each [operator's request](security.md#audit) is appended
+    /// the file to which each [operator's request](security-model.md#audit) is appended
     #[schema(value_type = String)]
     audit_file: Option<String>,
     /// the largest request body

@@ -53,7 +53,7 @@ pub(super) async fn record(State(api): State<Api>, mut request: Request, next: N
     answer
 }
 
-/// What a request changes, of which the settings are recorded.
+/// What a request changes: its settings are recorded.
 enum Of {
     Queue(String),
     Task(String),

@@ -159,7 +159,7 @@ pub fn description() -> utoipa::openapi::OpenApi {
     document
 }
 
-/// The routes with a description, of which those of operators are recorded.
+/// The routes with a description. What operators do is recorded.
 fn routes(api: &Api, max_body: usize) -> OpenApiRouter<Api> {
     let record = from_fn_with_state(api.clone(), audit::record);
     callers().merge(operators(max_body).layer(record))

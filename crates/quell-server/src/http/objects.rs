@@ -100,7 +100,7 @@ pub(super) fn triggers(api: &Api, grant: &Grant, task: &str) -> Result<(), ApiEr
     let is_permitted = |task: &TaskName| grant.triggers(task) && sees_declared(api, grant, task);
     match name.filter(is_permitted) {
         Some(_) => Ok(()),
-        // Whether it exists is not told.
+        // The answer does not show whether it exists.
         None if !grant.is_limited() && grant.triggers_any() => Ok(()),
         None => {
             let message = format!(

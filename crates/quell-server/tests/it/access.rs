@@ -169,7 +169,7 @@ async fn every_operation_answers_the_scopes_that_permit_it_and_refuses_the_other
     for (id, method, path, asked) in operations() {
         let path = of_nothing(&path);
         let body = if method == Method::GET { "" } else { "{}" };
-        let (without, reply) = scene.ask("nobody", method.clone(), &path, body).await;
+        let (without, reply) = scene.ask("none", method.clone(), &path, body).await;
         let Some(asked) = asked else {
             assert!(reply["error"]["field"] != "authorization", "{id}: {reply}");
             open.push(id);

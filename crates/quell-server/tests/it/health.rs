@@ -13,6 +13,7 @@ use quell::store::{
 use quell::worker::pull::PullTasks;
 use quell_core::JobId;
 use quell_server::actions::Actions;
+use quell_server::audit::Audit;
 use quell_server::config::Config;
 use quell_server::http::{self, Api, Completions, Health, Pull, Sources};
 use quell_server::serve::Server;
@@ -155,7 +156,14 @@ fn router(quell: Quell, stopping: CancellationToken) -> axum::Router {
     let config = Config::parse("[tasks.echo]\npull = true\n", path).unwrap();
     http::router(Api {
         health: Health::new(quell.clone()),
-        actions: Actions::start(quell.clone(), stopping.clone(), &mut JoinSet::new()),
+        actions: Actions::start(
+            quell.clone(),
+            Audit::default(),
+            stopping.clone(),
+            &mut JoinSet::new(),
+        ),
+        audit: Audit::default(),
+        tokens: None,
         quell,
         tasks: Arc::new(config.tasks),
         pull: Pull::new(tasks.clone(), Arc::default(), Duration::from_secs(30)),

@@ -319,7 +319,7 @@ async fn r32_what_an_operator_changed_survives_a_restart_until_its_declaration_c
     let spec = Spec::every(Duration::from_secs(60), Timestamp::from_secs(0)).unwrap();
     quell.set_schedule(Schedule { spec, declared: None, ..known }).await.unwrap();
     server.stop().await.unwrap();
-    assert_eq!(restarted(FIRST, Apply::Changed).await, (Some(7), 60), "not declared anew");
+    assert_eq!(restarted(FIRST, Apply::Changed).await, (Some(7), 60), "not declared again");
     let edited = FIRST.replace("concurrency = 2", "concurrency = 3");
     assert_eq!(restarted(&edited, Apply::Changed).await, (Some(3), 60), "only what changed");
     let edited = edited.replace("1h", "2h");
