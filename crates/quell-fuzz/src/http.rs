@@ -10,8 +10,9 @@ use quell::store::{MemoryStore, Store};
 use quell::worker::pull::PullTasks;
 use quell::{Quell, TaskName, Timestamp};
 use quell_server::actions::Actions;
+use quell_server::audit::Audit;
 use quell_server::config::Config;
-use quell_server::http::{Api, Completions, Pull, Sources, hosts, router};
+use quell_server::http::{Api, Completions, Health, Pull, Sources, hosts, router};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -59,7 +60,15 @@ fn served() -> (Router, Arc<MemoryStore>) {
     pull.close();
     let stopping = CancellationToken::new();
     let api = Api {
-        actions: Actions::start(quell.clone(), stopping.clone(), &mut JoinSet::new()),
+        actions: Actions::start(
+            quell.clone(),
+            Audit::default(),
+            stopping.clone(),
+            &mut JoinSet::new(),
+        ),
+        audit: Audit::default(),
+        tokens: None,
+        health: Health::new(quell.clone()),
         tasks: Arc::new(config.tasks),
         pull: Pull::new(pull, Arc::default(), config.lease),
         completions: Completions::new(PullTasks::new(quell.clone()), Arc::default()),

@@ -33,7 +33,7 @@ pub struct Log {
 pub fn start(default: &str) -> Result<Log, String> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => filter(&text)?,
-        Ok(_) | Err(std::env::VarError::NotPresent) => EnvFilter::new(default),
+        Ok(_) | Err(std::env::VarError::NotPresent) => EnvFilter::new(with_runs(default)),
         Err(std::env::VarError::NotUnicode(text)) => return Err(refused(&text)),
     };
     let is_json = match std::env::var(FORMAT).as_deref() {
@@ -64,6 +64,14 @@ pub fn start(default: &str) -> Result<Log, String> {
     }
 }
 
+/// A level with a line for each run, which the library logs one level below where it went well.
+fn with_runs(text: &str) -> String {
+    if text.trim().eq_ignore_ascii_case("info") {
+        return "info,quell::attempt=debug".to_owned();
+    }
+    text.to_owned()
+}
+
 /// The filter of a value. A word that is no level would be taken for the name of a module, which a typo is
 /// not.
 fn filter(text: &str) -> Result<EnvFilter, String> {
@@ -71,7 +79,8 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         let part = part.trim();
         part.is_empty() || part.contains('=') || part.parse::<LevelFilter>().is_ok()
     };
-    let parsed = EnvFilter::try_new(text).ok().filter(|_| text.split(',').all(means_something));
+    let parsed =
+        EnvFilter::try_new(with_runs(text)).ok().filter(|_| text.split(',').all(means_something));
     parsed.ok_or_else(|| refused(&text))
 }
 

@@ -59,6 +59,9 @@ const HELP: &[(&str, &str)] = &[
     ("quell_store_inbox_waiting", "Triggers of transactions that wait to be taken in."),
     ("quell_store_names_left", "Names of debounce keys that nothing needs any more."),
     ("quell_store_wal_bytes", "The size of the write-ahead log."),
+    ("quell_store_file_bytes", "The size of the store's file."),
+    ("quell_store_oldest_snapshot_seconds", "The age of the oldest open snapshot."),
+    ("quell_store_replica_lag_seconds", "How far the slowest replica is behind."),
     ("quell_store_disk_free_bytes", "The free space of the file system below the store."),
 ];
 

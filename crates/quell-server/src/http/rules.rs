@@ -112,7 +112,7 @@ const RULES: &[(&str, Rule)] = &[
     ("schedules_show", right(Right::Read, Objects::Schedule)),
     ("server_health", rule(Needs::Nothing, Objects::None)),
     ("server_metrics", right(Right::Read, Objects::Filtered)),
-    ("server_ready", rule(Needs::Nothing, Objects::None)),
+    ("server_readiness", rule(Needs::Nothing, Objects::None)),
     ("sources_deliver", rule(Needs::Proof, Objects::None)),
     ("tasks_put", right(Right::Admin, Objects::Task)),
     ("tasks_show", right(Right::Read, Objects::Task)),

@@ -196,7 +196,7 @@ async fn every_operation_answers_the_scopes_that_permit_it_and_refuses_the_other
     assert!(cells > 300, "{cells}");
     open.sort();
     let expected = ["completions_complete", "server_health", "sources_deliver"];
-    assert_eq!(open.iter().filter(|id| *id != "server_ready").collect::<Vec<_>>(), expected);
+    assert_eq!(open.iter().filter(|id| *id != "server_readiness").collect::<Vec<_>>(), expected);
     scene.stop().await;
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell::Fold;
+use quell::worker::Retention;
 use quell_server::config::Config;
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -218,6 +219,22 @@ fn a_secret_is_read_from_a_file_and_never_shown() {
     crate::served::write_secret(folder.path().join("token"), "");
     let refused = Config::parse(text, &path).unwrap_err().to_string();
     assert!(refused.contains("server.token_file") && refused.contains("empty"), "{refused}");
+}
+
+#[test]
+fn r37_the_file_says_how_long_ended_jobs_are_kept() {
+    let kept = |worker: &str| {
+        let text = format!("[worker]\n{worker}");
+        Config::parse(&text, Path::new("quell.toml")).map(|config| config.retention)
+    };
+    let hours = |hours: u64| Some(Duration::from_secs(hours * 3_600));
+    assert_eq!(kept("").unwrap(), Retention::new(hours(1), None));
+    let days = "keep_succeeded = \"48h\"\nkeep_dead = \"720h\"";
+    assert_eq!(kept(days).unwrap(), Retention::new(hours(48), hours(720)));
+    let ever = "keep_succeeded = \"forever\"\nkeep_dead = \"forever\"";
+    assert_eq!(kept(ever).unwrap(), Retention::new(None, None));
+    let refused = kept("keep_dead = \"soon\"").unwrap_err().to_string();
+    assert!(refused.contains("worker.keep_dead") && refused.contains("forever"), "{refused}");
 }
 
 #[test]

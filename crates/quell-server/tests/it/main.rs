@@ -67,6 +67,8 @@ mod pull_ends;
 #[cfg(test)]
 mod queues;
 #[cfg(test)]
+mod reload;
+#[cfg(test)]
 mod replay;
 #[cfg(test)]
 mod results;
