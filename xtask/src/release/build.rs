@@ -24,23 +24,28 @@ pub(super) fn build(root: &Path, arch: Arch) -> anyhow::Result<()> {
     };
     command.args(["--locked", "--profile", "dist", "--package", "quell-server"]);
     command.args(["--features", "full", "--target", arch.triple]);
-    command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(root)?);
+    // Paths in messages of panics and of asserts in C would differ between machines.
+    let moved = moved(root)?;
+    let rust = moved.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    // Cargo splits the variable at this character.
+    command.env("CARGO_ENCODED_RUSTFLAGS", rust.collect::<Vec<_>>().join("\u{1f}"));
+    let c = moved.iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
+    let flags = format!("CFLAGS_{}", arch.triple.replace('-', "_"));
+    command.env(flags, c.collect::<Vec<_>>().join(" "));
     run(root, &mut command)?;
-    check(root, &target(root).join(arch.triple).join("dist/quell"))
+    check(&target(root).join(arch.triple).join("dist/quell"), &moved)
 }
 
-/// Paths in messages of panics would differ between machines.
-fn rust_flags(root: &Path) -> anyhow::Result<String> {
+/// The folders that sources lie in, and what the binary calls them.
+fn moved(root: &Path) -> anyhow::Result<[(String, &'static str); 2]> {
     let cargo = match std::env::var("CARGO_HOME") {
         Ok(home) => home,
         Err(_) => format!("{}/.cargo", std::env::var("HOME").context("HOME is not set")?),
     };
-    let remap = |from: &str, to: &str| format!("--remap-path-prefix={from}={to}");
-    // Cargo splits the variable at this character.
-    Ok([remap(&root.display().to_string(), "/quell"), remap(&cargo, "/cargo")].join("\u{1f}"))
+    Ok([(root.display().to_string(), "/quell"), (cargo, "/cargo")])
 }
 
-fn check(root: &Path, binary: &Path) -> anyhow::Result<()> {
+fn check(binary: &Path, moved: &[(String, &str)]) -> anyhow::Result<()> {
     let mut readelf = Command::new("readelf");
     let headers = output(readelf.args(["--wide", "--program-headers"]).arg(binary))?;
     let place = binary.display();
@@ -49,8 +54,9 @@ fn check(root: &Path, binary: &Path) -> anyhow::Result<()> {
         "{place} is linked dynamically: an image without a C library could not run it"
     );
     let bytes = std::fs::read(binary).with_context(|| place.to_string())?;
-    let path = root.display().to_string();
-    let names_root = bytes.windows(path.len()).any(|window| window == path.as_bytes());
-    ensure!(!names_root, "{place} names the folder {path}: check --remap-path-prefix");
+    for (path, _) in moved {
+        let is_named = bytes.windows(path.len()).any(|window| window == path.as_bytes());
+        ensure!(!is_named, "{place} names the folder {path}: check the flags that move paths");
+    }
     Ok(())
 }
