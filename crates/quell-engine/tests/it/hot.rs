@@ -18,8 +18,8 @@ use quell_core::{
     Steps, Store, Wakeups,
 };
 use quell_engine::{
-    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
-    Tally, TasksOf, Time,
+    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen,
+    SettingsOf, Taken, Tally, TasksOf, Time,
 };
 
 use crate::over_maps::over_maps;
