@@ -1,8 +1,13 @@
 """A server of Quell for as long as a bench measures it."""
 
 import contextlib
+import os
 import subprocess
 import tempfile
+
+
+def private(path, flags):
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
@@ -14,7 +19,8 @@ def serving(program, config, more=(), **files):
     with tempfile.TemporaryDirectory() as folder:
         files["quell.toml"] = config.format(folder=folder)
         for name, text in files.items():
-            with open(f"{folder}/{name}", "w") as file:
+            # Quell refuses files of secrets that every user can read.
+            with open(f"{folder}/{name}", "w", opener=private) as file:
                 file.write(text)
         command = [program, "serve", "--config", f"{folder}/quell.toml", *more]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

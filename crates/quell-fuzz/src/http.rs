@@ -1,5 +1,7 @@
 //! HTTP requests: the whole API behind its guard, on a store in memory.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -34,7 +36,9 @@ fn folder() -> &'static Path {
     FOLDER
         .get_or_init(|| {
             let folder = tempfile::tempdir().unwrap();
-            std::fs::write(folder.path().join("secret"), "s").unwrap();
+            let secret = folder.path().join("secret");
+            std::fs::write(&secret, "s").unwrap();
+            std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
             folder
         })
         .path()

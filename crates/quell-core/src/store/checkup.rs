@@ -325,7 +325,8 @@ mod tests {
         );
         assert_eq!(
             page,
-            "# TYPE quell_store_clock_ahead_seconds gauge\nquell_store_clock_ahead_seconds 7200\n"
+            "# HELP quell_store_clock_ahead_seconds How far the store's clock is ahead of the clock below it.\n\
+             # TYPE quell_store_clock_ahead_seconds gauge\nquell_store_clock_ahead_seconds 7200\n"
         );
         assert!(shown.contains("ahead by       7200s"), "{shown}");
         assert!(shown.contains("inbox          2 set aside"), "{shown}");

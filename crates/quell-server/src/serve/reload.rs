@@ -72,7 +72,11 @@ impl Server {
             Generation::start(&self.common, config, audit.clone(), Some(&self.now))?;
         let _of_before = self.routes.send_replace(routes);
         let before = std::mem::replace(&mut self.now, next);
-        while self.retired.try_join_next().is_some() {}
+        while let Some(ended) = self.retired.try_join_next() {
+            if let Err(error) = ended.map_err(anyhow::Error::new).flatten() {
+                warn!("a worker of an earlier configuration failed: {error:#}");
+            }
+        }
         self.retired.spawn(before.retire());
         (self.audit, self.text) = (audit, text);
         Ok(())

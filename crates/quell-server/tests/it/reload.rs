@@ -253,7 +253,7 @@ fn systemd_is_notified_of_the_start_a_reload_and_the_end() {
     assert!(process.child.wait().unwrap().success());
 }
 
-/// `promtool check metrics` refuses a metric without one.
+/// Prometheus' own check refuses a metric without one.
 #[test]
 fn every_metric_has_a_help_text() {
     let place = Place::new("[tasks.a]\nexec = { command = [\"true\"] }\n");
@@ -268,4 +268,33 @@ fn every_metric_has_a_help_text() {
         assert!(page.contains(&format!("# HELP {name} ")), "{name} has no help text:\n{page}");
     }
     assert!(page.contains("quell_attempts_total{"), "{page}");
+}
+
+/// A renamed metric would leave a panel or an alert without data, and nothing would say so.
+#[test]
+fn the_dashboard_and_the_alerts_name_metrics_that_exist() {
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let read = |path: &str| std::fs::read_to_string(format!("{sources}/{path}")).unwrap();
+    let code = [
+        "crates/quell/src/metrics.rs",
+        "crates/quell-core/src/store/checkup.rs",
+        "crates/quell-server/src/http/metrics.rs",
+    ];
+    let code: String = code.into_iter().map(read).collect();
+    let dashboard = read("packages/monitoring/grafana.json");
+    let panels: Value = serde_json::from_str(&dashboard).unwrap();
+    assert!(panels["panels"].as_array().unwrap().len() > 10);
+    for text in [dashboard, read("packages/monitoring/alerts.yaml")] {
+        let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+        let names = text.split(|c: char| !is_part(c)).filter(|word| word.starts_with("quell_"));
+        let names: std::collections::BTreeSet<&str> = names.collect();
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            let name = name.strip_suffix("_bucket").unwrap_or(name);
+            assert!(
+                code.contains(&format!("\"{name}\"")) || code.contains(&format!("# HELP {name} ")),
+                "{name}"
+            );
+        }
+    }
 }
