@@ -72,7 +72,7 @@ enum Command {
     Backup(cli::backup::BackupArgs),
     /// Put a copy in the place of a store on SQLite that no process uses.
     Restore(cli::backup::RestoreArgs),
-    /// Check that a server and its store answer: exit status 0 if they do.
+    /// Check that a server works (`/v1/healthz`): exit status 0 if it does.
     Health(cli::health::Args),
     /// Print the description of the HTTP API (OpenAPI 3.1).
     Openapi,

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -120,6 +121,8 @@ pub(super) fn check(root: &Path, built: &Built) -> anyhow::Result<()> {
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let token = folder.join("token");
     fs::write(&token, "a token of the chart's test")?;
+    // As the chart mounts it.
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o440))?;
     for manifests in lint(root)? {
         let map = manifests.iter().find(|manifest| manifest["kind"] == "ConfigMap");
         let config = map.and_then(|map| map["data"]["quell.toml"].as_str());

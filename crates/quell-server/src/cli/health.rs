@@ -1,4 +1,4 @@
-//! `quell health`: does a server answer, and its store? For health checks in images without a shell or curl.
+//! `quell health`: does a server work? For health checks in images without a shell or curl.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ pub struct Args {
     server: Url,
 }
 
-/// Prints `ok` if the server answers, its store too, and it does not stop.
+/// Prints `ok` if the server works: it does not stop, and the disk of its store is not full.
 ///
 /// # Errors
 /// What the server says, or that none answers.

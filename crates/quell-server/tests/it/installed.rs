@@ -1,6 +1,7 @@
 //! The commands that packages use: completions, manual pages, the check of a container's health.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,6 +100,7 @@ fn configure(folder: &Path) -> std::path::PathBuf {
     let store = folder.join("q.db");
     let token = folder.join("token");
     std::fs::write(&token, "a token that the health check does not have").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"{}\"\n[store]\nurl = \"sqlite://{}\"\n\
          [worker]\ngrace = \"60s\"\n[tasks.slow]\nexec = {{ command = [\"sleep\", \"60\"] }}\n",
