@@ -37,7 +37,8 @@ use crate::{Error, Result, ScheduleName, Timestamp};
 ///     spec: Spec::every(Duration::from_secs(600), Timestamp::from_secs(0))?,
 ///     catch_up: CatchUp::Latest,
 ///     trigger: NewTrigger::new(task, queue, Payload::encode("all")?),
-///, declared: None };
+///     declared: None,
+/// };
 /// assert_eq!(schedule.spec.next(Timestamp::from_secs(600)), Some(Timestamp::from_secs(1_200)));
 /// # Ok::<(), quell_core::Error>(())
 /// ```
