@@ -154,9 +154,14 @@ impl Files {
 
 /// A file that SQLite keeps beside the real database, where its name is a link.
 pub(crate) fn sibling(database: &Path, end: &str) -> Option<PathBuf> {
-    let mut name = std::fs::canonicalize(database).ok()?.into_os_string();
+    Some(with_end(&std::fs::canonicalize(database).ok()?, end))
+}
+
+/// A name with something added to it.
+pub(crate) fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
     name.push(end);
-    Some(PathBuf::from(name))
+    PathBuf::from(name)
 }
 
 /// What unprivileged processes may still write on the disk of a file or folder.

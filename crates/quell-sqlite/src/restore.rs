@@ -18,7 +18,7 @@ use crate::SqliteOptions;
 use crate::backup::{Part, folder_of, unwritable};
 use crate::clock::wall_clock;
 use crate::error::explain;
-use crate::files::{FileId, free_space, sibling, sync_folder};
+use crate::files::{FileId, free_space, sibling, sync_folder, with_end};
 use crate::restored::SKIP;
 use crate::row::{signed, unsigned};
 use crate::schema::{check_version, location, version};
@@ -110,12 +110,6 @@ impl SqliteOptions {
 /// The file itself where its name is a link: what replaces it gets the file's place, not the link's.
 fn real_name(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
-}
-
-fn with_end(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    PathBuf::from(name)
 }
 
 fn check_backup(from: &Path, to: &Path) -> Result<()> {

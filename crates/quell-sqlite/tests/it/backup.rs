@@ -284,8 +284,6 @@ async fn a_restore_refuses_what_is_no_backup_and_leaves_the_store() {
     bad(&bytes[..bytes.len() / 2]);
     assert_eq!(restore("bad").await.0, ErrorKind::Corrupt);
     bad(&bytes);
-    let newer = SqliteOptions::new(beside(&scene, "bad"));
-    drop(newer);
     let mut db = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(
         &sqlx::sqlite::SqliteConnectOptions::new().filename(beside(&scene, "bad")),
     )
