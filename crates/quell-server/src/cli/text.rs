@@ -13,6 +13,16 @@ pub(crate) fn rows<T: Serialize>(all: &[T]) -> Vec<Value> {
     all.iter().map(|one| serde_json::to_value(one).unwrap_or_default()).collect()
 }
 
+/// Puts the texts of lists, one after the other, in place of these columns.
+pub(crate) fn join_lists(rows: &mut [Value], columns: &[&str]) {
+    for row in rows {
+        for column in columns {
+            let texts = row[*column].as_array().into_iter().flatten().filter_map(Value::as_str);
+            row[*column] = texts.collect::<Vec<_>>().join(",").into();
+        }
+    }
+}
+
 /// Rows in aligned columns.
 pub(crate) fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
     let cell = |row: &Value, column: &str| match row.get(column) {

@@ -9,7 +9,7 @@ use reqwest::Url;
 use serde_json::json;
 
 use super::source::{ask, join, print_json};
-use super::text::{rows, table};
+use super::text::{join_lists, rows, table};
 use crate::access::{Limits, NewToken, Pattern, Scope, Tokens};
 use crate::config::duration;
 use crate::view;
@@ -118,13 +118,7 @@ fn list(at: &At, out: &mut dyn Write) -> anyhow::Result<()> {
         return print_json(&tokens, out);
     }
     let mut rows = rows(&tokens.tokens);
-    for row in &mut rows {
-        for column in ["scopes", "tasks", "queues"] {
-            let names = row[column].as_array().into_iter().flatten();
-            let names: Vec<&str> = names.filter_map(serde_json::Value::as_str).collect();
-            row[column] = json!(names.join(","));
-        }
-    }
+    join_lists(&mut rows, &["scopes", "tasks", "queues"]);
     let columns = ["name", "scopes", "tasks", "queues", "created_at", "expires_at", "last_used_at"];
     Ok(out.write_all(table(columns, &rows).as_bytes())?)
 }

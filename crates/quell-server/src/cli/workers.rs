@@ -2,10 +2,8 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
-
 use crate::cli::source::{Source, ask, join, print_json, read_store};
-use crate::cli::text::{rows, table};
+use crate::cli::text::{join_lists, rows, table};
 use crate::view::Workers;
 
 /// `quell workers`.
@@ -32,12 +30,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         return print_json(&answer, out);
     }
     let mut rows = rows(&answer.workers);
-    for row in &mut rows {
-        for column in ["queues", "tasks"] {
-            let names = row[column].as_array().into_iter().flatten().filter_map(Value::as_str);
-            row[column] = json!(names.collect::<Vec<_>>().join(","));
-        }
-    }
+    join_lists(&mut rows, &["queues", "tasks"]);
     let columns = [
         "worker",
         "state",
