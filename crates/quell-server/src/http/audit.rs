@@ -1,11 +1,8 @@
 //! Records what operators do, and shows the newest of it.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
-use axum::RequestExt as _;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, RawPathParams, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -17,6 +14,7 @@ use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
+use super::objects::param;
 use crate::actions::now;
 use crate::view::{self, AuditEntry, Caller};
 
@@ -63,16 +61,11 @@ enum Of {
 
 impl Of {
     async fn request(operation: &str, request: &mut Request) -> Of {
-        let params = request.extract_parts::<RawPathParams>().await;
-        let params: BTreeMap<String, String> = match &params {
-            Ok(params) => params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
-            Err(_) => BTreeMap::new(),
-        };
-        let name = params.get("name").cloned();
-        match (operation.split_once('_').map(|(kind, _)| kind), name, params.get("task")) {
-            (Some("queues" | "tasks"), _, Some(task)) => Of::Task(task.clone()),
-            (Some("queues"), Some(name), None) => Of::Queue(name),
-            (Some("schedules"), Some(name), None) => Of::Schedule(name),
+        let kind = operation.split_once('_').map(|(kind, _)| kind);
+        match (kind, param(request, "task").await, param(request, "name").await) {
+            (Some("queues" | "tasks"), Some(task), _) => Of::Task(task),
+            (Some("queues"), None, Some(name)) => Of::Queue(name),
+            (Some("schedules"), None, Some(name)) => Of::Schedule(name),
             _ => Of::Other,
         }
     }
@@ -120,12 +113,7 @@ pub(super) async fn list(
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::AuditEntries>, ApiError> {
     let mut query = Parameters::read(query)?;
-    let limit = query.take("limit", |text| {
-        let limit = text.parse().ok().filter(|limit| (1..=MOST).contains(limit));
-        limit.ok_or_else(|| {
-            quell::Error::invalid("limit", format!("limit must be a number from 1 to {MOST}"))
-        })
-    })?;
+    let limit = query.take_limit(MOST)?;
     query.end()?;
     Ok(Json(view::AuditEntries { entries: api.audit.newest(limit.unwrap_or(50)) }))
 }

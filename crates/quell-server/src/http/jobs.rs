@@ -45,7 +45,7 @@ pub(super) async fn list(
     objects::narrow(access.grant(), &mut filter)?;
     let mut search = filter.search()?;
     search.filter.before = query.take("before", |text| text.parse::<JobId>())?;
-    search.filter.limit = query.take("limit", |text| limit(&text))?.unwrap_or_default();
+    search.filter.limit = query.take_limit(JobFilter::MAX_PAGE)?.unwrap_or_default();
     let whole = query.take_payload(&access)?;
     query.end()?;
     let page = api.quell.search(&search).await?;
@@ -99,7 +99,7 @@ pub(super) async fn windows(
         task: Some(task),
         state: Some(JobState::Scheduled),
         before: query.take("before", |text| text.parse::<JobId>())?,
-        limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
+        limit: query.take_limit(JobFilter::MAX_PAGE)?.unwrap_or_default(),
         ..JobFilter::default()
     };
     let whole = query.take_payload(&access)?;
@@ -110,14 +110,6 @@ pub(super) async fn windows(
     // the same.
     shown.jobs.retain(|job| job.key.is_some() && access.grant().sees(&job.queue, &job.task));
     Ok(Json(shown))
-}
-
-fn limit(text: &str) -> quell::Result<usize> {
-    let limit = text.parse().ok().filter(|limit| (1..=JobFilter::MAX_PAGE).contains(limit));
-    limit.ok_or_else(|| {
-        let max = JobFilter::MAX_PAGE;
-        quell::Error::invalid("limit", format!("limit must be a number from 1 to {max}"))
-    })
 }
 
 /// A query string as it came: names may repeat.
@@ -142,6 +134,17 @@ impl Parameters {
         let (_, text) = self.0.remove(at);
         let value = read(text).map_err(|error| ApiError::invalid(name, error.to_string()))?;
         Ok(Some(value))
+    }
+
+    /// How many rows a page has at most: `limit`, from 1 to `max`.
+    pub(super) fn take_limit(&mut self, max: usize) -> Result<Option<usize>, ApiError> {
+        self.take("limit", |text| {
+            let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));
+            limit.ok_or_else(|| {
+                let message = format!("limit must be a number from 1 to {max}");
+                quell::Error::invalid("limit", message)
+            })
+        })
     }
 
     /// The members of a filter of jobs.

@@ -28,11 +28,6 @@ pub(super) async fn check(
     if !grant.is_limited() {
         return Ok(());
     }
-    let params = request.extract_parts::<RawPathParams>().await;
-    let param = |name: &str| {
-        let params = params.as_ref().ok()?;
-        params.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
-    };
     match rule.objects {
         Objects::None | Objects::Filtered => Ok(()),
         Objects::All => {
@@ -41,18 +36,18 @@ pub(super) async fn check(
             Err(ApiError::new(StatusCode::FORBIDDEN, "authorization", message))
         }
         Objects::Task => {
-            let task = param("task").and_then(|name| TaskName::new(name).ok());
+            let task = param(request, "task").await.and_then(|name| TaskName::new(name).ok());
             match task.filter(|task| sees_declared(api, grant, task)) {
                 Some(_) => Ok(()),
                 None => Err(ApiError::not_found("task", "the token sees no such task")),
             }
         }
-        Objects::Job => match param("id").and_then(|id| id.parse().ok()) {
+        Objects::Job => match param(request, "id").await.and_then(|id| id.parse().ok()) {
             Some(id) => job(api, grant, id).await,
             None => Err(no_job()),
         },
         Objects::Queue => {
-            let queue = param("name").and_then(|name| QueueName::new(name).ok());
+            let queue = param(request, "name").await.and_then(|name| QueueName::new(name).ok());
             if queue.is_none_or(|queue| !grant.sees_queue(&queue)) {
                 return Err(ApiError::not_found("queue", "the token sees no such queue"));
             }
@@ -66,7 +61,7 @@ pub(super) async fn check(
             Ok(())
         }
         Objects::Schedule => {
-            let name = param("name").and_then(|name| ScheduleName::new(name).ok());
+            let name = param(request, "name").await.and_then(|name| ScheduleName::new(name).ok());
             let known = api.quell.schedules().await?;
             let found = known.iter().find(|info| Some(&info.schedule.name) == name.as_ref());
             if found.is_some_and(|info| schedule(grant, info)) {
@@ -75,6 +70,12 @@ pub(super) async fn check(
             Err(ApiError::not_found("schedule", "the token sees no such schedule"))
         }
     }
+}
+
+/// A parameter of a request's path.
+pub(super) async fn param(request: &mut Request, name: &str) -> Option<String> {
+    let params = request.extract_parts::<RawPathParams>().await.ok()?;
+    params.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
 }
 
 /// Whether a grant sees a task, and the queue that this server declares for it.

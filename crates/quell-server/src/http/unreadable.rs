@@ -32,13 +32,7 @@ pub(super) async fn list(
 ) -> Result<Json<view::Unreadable>, ApiError> {
     let mut query = Parameters::read(query)?;
     let before = query.take("before", |text| text.parse::<JobId>())?;
-    let limit = query.take("limit", |text| {
-        let number = text.parse().ok().filter(|limit| (1..=UnreadablePage::MAX).contains(limit));
-        let max = UnreadablePage::MAX;
-        number.ok_or_else(|| {
-            quell::Error::invalid("limit", format!("limit must be a number from 1 to {max}"))
-        })
-    })?;
+    let limit = query.take_limit(UnreadablePage::MAX)?;
     query.end()?;
     let page = UnreadablePage { before, limit: limit.unwrap_or_default() };
     let jobs = api.quell.dead().unreadable(&page).await?;
