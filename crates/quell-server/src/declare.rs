@@ -32,14 +32,15 @@ pub async fn apply(
     schedules: &[Schedule],
     which: Apply,
 ) -> quell::Result<()> {
+    let known = if queues.is_empty() { Vec::new() } else { quell.queues().await? };
     for (queue, declared) in queues {
-        apply_queue(quell, queue, declared, which).await?;
+        let known = known.iter().find(|info| info.name == *queue).map(|info| &info.settings);
+        apply_queue(quell, queue, declared, known, which).await?;
     }
     let known = if schedules.is_empty() { Vec::new() } else { quell.schedules().await? };
     for schedule in schedules {
-        let known = known.iter().find(|info| info.schedule.name == schedule.name);
+        let known = known.iter().map(|info| &info.schedule).find(|one| one.name == schedule.name);
         let digest = digest(&serde_json::to_value(schedule).unwrap_or_default());
-        let known = known.map(|info| &info.schedule);
         let schedule = Schedule { declared: Some(digest), ..schedule.clone() };
         match known {
             Some(known) if which == Apply::Changed && known.declared == schedule.declared => {
@@ -59,24 +60,24 @@ async fn apply_queue(
     quell: &Quell,
     queue: &QueueName,
     declared: &DeclaredQueue,
+    known: Option<&QueueSettings>,
     which: Apply,
 ) -> quell::Result<()> {
-    let known = quell.queue(queue.as_str()).settings().await?;
     let digest = digest(&json!([queues::write(&declared.settings), declared.says_paused]));
-    let wanted = declared.over(known.as_ref()).declared(digest);
-    let kept = match known {
+    let wanted = declared.over(known).declared(digest);
+    let is_paused = match known {
         Some(known) if which == Apply::Changed && known.declared == wanted.declared => {
-            if limits(&known) != limits(&wanted) {
+            if limits(known) != limits(&wanted) {
                 info!(%queue, "{BY_HAND}");
             }
-            known
+            known.paused
         }
         Some(_) | None => {
             quell.queue(queue.as_str()).set(&wanted).await?;
-            wanted
+            wanted.paused
         }
     };
-    if kept.paused {
+    if is_paused {
         info!(%queue, "the queue is paused");
     }
     Ok(())
