@@ -29,22 +29,12 @@ struct Inner {
 }
 
 impl Audit {
-    /// An audit in a file, which is made for its owner alone where there is none.
-    ///
-    /// # Errors
-    /// Why the file cannot be opened.
-    pub fn open(path: &Path) -> std::io::Result<Self> {
-        let file = Mutex::new(Some(open(path)?));
-        let inner = Inner { file, newest: Mutex::default() };
-        Ok(Audit(Arc::new(inner)))
-    }
-
-    /// Goes on in a file, which may have been renamed or moved away meanwhile.
+    /// Goes on in a file, which is made for its owner alone where there is none, as after a rename.
     ///
     /// # Errors
     /// Why the file cannot be opened; entries go to the one before then.
     pub fn reopen(&self, path: &Path) -> std::io::Result<()> {
-        let opened = open(path)?;
+        let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
         *self.0.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         Ok(())
     }
@@ -85,10 +75,6 @@ impl Audit {
     }
 }
 
-fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,8 +98,13 @@ mod tests {
     fn entries_are_appended_and_the_newest_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
-        Audit::open(&path).unwrap().record(entry("/before"));
-        let audit = Audit::open(&path).unwrap();
+        let open = || {
+            let audit = Audit::default();
+            audit.reopen(&path).unwrap();
+            audit
+        };
+        open().record(entry("/before"));
+        let audit = open();
         for n in 0..1_001 {
             audit.record(entry(&format!("/{n}")));
         }

@@ -17,7 +17,6 @@ use tracing::warn;
 use super::Common;
 use crate::access::Tokens;
 use crate::alerts::{DeclaredAlert, Ended, Watch};
-use crate::audit::Audit;
 use crate::config::{Config, DeclaredTask};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::http::{self, Api, Completions, Pull, Sources};
@@ -55,7 +54,6 @@ impl Generation {
     pub(super) fn start(
         common: &Common,
         config: Config,
-        audit: Audit,
         before: Option<&Generation>,
     ) -> anyhow::Result<(Self, Router)> {
         let quell = &common.quell;
@@ -110,7 +108,7 @@ impl Generation {
         let api = Api {
             quell: quell.clone(),
             actions: common.actions.clone(),
-            audit,
+            audit: common.audit.clone(),
             tasks,
             pull: pull.clone(),
             completions: completions.clone(),

@@ -127,6 +127,8 @@ async fn serve(
 struct Common {
     address: SocketAddr,
     quell: Quell,
+    /// One for good: a reload changes its file.
+    audit: Audit,
     actions: Actions,
     metrics: PrometheusHandle,
     health: Health,
@@ -144,7 +146,6 @@ pub struct Server {
     fixed: reload::Fixed,
     /// The text of the configuration, as it was applied last.
     text: String,
-    audit: Audit,
     routes: watch::Sender<Router>,
     now: Generation,
     /// Generations whose attempts go on.
@@ -161,7 +162,8 @@ impl Server {
         // Before the worker, which looks its counters up once.
         let metrics = crate::http::metrics::recorder()?;
         let (listener, address) = bind(config.listen).await?;
-        let audit = open_audit(&config, None)?;
+        let audit = Audit::default();
+        open_audit(&audit, &config)?;
         let quell = open(&config, history).await?;
         warn_of_faults(&config);
         declare::apply(&quell, &config.queues, &config.schedules, config.apply).await?;
@@ -173,6 +175,7 @@ impl Server {
         let common = Common {
             address,
             quell,
+            audit,
             actions,
             metrics,
             health,
@@ -181,11 +184,11 @@ impl Server {
             stop_working,
         };
         let (fixed, text) = (reload::Fixed::of(&config), config.text.clone());
-        let (now, routes) = Generation::start(&common, config, audit.clone(), None)?;
+        let (now, routes) = Generation::start(&common, config, None)?;
         let (routes, read) = watch::channel(routes);
         side.spawn(listen::listen(listener, read, common.stop_listening.clone()));
         info!(%address, "listening");
-        Ok(Server { common, fixed, text, audit, routes, now, retired: JoinSet::new(), side })
+        Ok(Server { common, fixed, text, routes, now, retired: JoinSet::new(), side })
     }
 
     /// The address on which it listens.
@@ -236,14 +239,11 @@ impl Server {
     }
 }
 
-/// Opens the audit of a configuration; the one before, where its file is the same.
-fn open_audit(config: &Config, before: Option<&Audit>) -> anyhow::Result<Audit> {
-    let Some(path) = &config.audit else { return Ok(before.cloned().unwrap_or_default()) };
-    let opened = match before {
-        Some(before) => before.reopen(path).map(|()| before.clone()),
-        None => Audit::open(path),
-    };
-    opened.with_context(|| format!("server.audit_file: cannot open {}", path.display()))
+/// Lets the audit go on in the file of a configuration; where that names none, as before.
+fn open_audit(audit: &Audit, config: &Config) -> anyhow::Result<()> {
+    let Some(path) = &config.audit else { return Ok(()) };
+    let cannot = || format!("server.audit_file: cannot open {}", path.display());
+    audit.reopen(path).with_context(cannot)
 }
 
 async fn bind(listen: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {

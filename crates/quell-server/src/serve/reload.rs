@@ -64,12 +64,11 @@ impl Server {
             let fields = "server.listen, store.url or store.dedup_fallback";
             warn!("{fields} changed: that takes a restart, and until then the old value holds");
         }
-        let audit = open_audit(&config, Some(&self.audit))?;
+        open_audit(&self.common.audit, &config)?;
         warn_of_faults(&config);
         let (quell, text) = (&self.common.quell, config.text.clone());
         declare::apply(quell, &config.queues, &config.schedules, config.apply).await?;
-        let (next, routes) =
-            Generation::start(&self.common, config, audit.clone(), Some(&self.now))?;
+        let (next, routes) = Generation::start(&self.common, config, Some(&self.now))?;
         let _of_before = self.routes.send_replace(routes);
         let before = std::mem::replace(&mut self.now, next);
         while let Some(ended) = self.retired.try_join_next() {
@@ -78,7 +77,7 @@ impl Server {
             }
         }
         self.retired.spawn(before.retire());
-        (self.audit, self.text) = (audit, text);
+        self.text = text;
         Ok(())
     }
 }
