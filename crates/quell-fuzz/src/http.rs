@@ -11,13 +11,10 @@ use axum::http::{Request, StatusCode};
 use quell::store::{MemoryStore, Store};
 use quell::worker::pull::PullTasks;
 use quell::{Quell, TaskName, Timestamp};
-use quell_server::actions::Actions;
-use quell_server::audit::Audit;
 use quell_server::config::Config;
-use quell_server::http::{Api, Completions, Health, Pull, Sources, hosts, router};
+use quell_server::http::{Api, router};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -63,28 +60,8 @@ fn served() -> (Router, Arc<MemoryStore>) {
     // No claim waits.
     pull.close();
     let stopping = CancellationToken::new();
-    let api = Api {
-        actions: Actions::start(
-            quell.clone(),
-            Audit::default(),
-            stopping.clone(),
-            &mut JoinSet::new(),
-        ),
-        audit: Audit::default(),
-        tokens: None,
-        health: Health::new(quell.clone()),
-        tasks: Arc::new(config.tasks),
-        pull: Pull::new(pull, Arc::default(), config.lease),
-        completions: Completions::new(PullTasks::new(quell.clone()), Arc::default()),
-        sources: Arc::new(Sources::new(config.sources)),
-        metrics,
-        token: None,
-        hosts: hosts(config.listen, Vec::new()),
-        max_body: config.max_body,
-        stopping,
-        alerts: Arc::default(),
-        quell,
-    };
+    let completed = PullTasks::new(quell.clone());
+    let api = Api::alone(quell, config, pull, completed, stopping).unwrap();
     (router(api), store)
 }
 

@@ -46,7 +46,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
+use quell::worker::pull::PullTasks;
 use quell::{ErrorKind, Quell, TaskName};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -55,7 +57,7 @@ use crate::access::Tokens;
 use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
 use crate::audit::Audit;
-use crate::config::DeclaredTask;
+use crate::config::{Config, DeclaredTask};
 use crate::secrets::Secrets;
 use auth::Access;
 pub use auth::Peer;
@@ -109,6 +111,38 @@ pub struct Api {
 }
 
 impl Api {
+    /// What there is of a configuration without a server around it: it asks for no token, and an action ends as
+    /// it begins, as nothing owns it.
+    ///
+    /// # Errors
+    /// As for [`metrics::recorder`].
+    pub fn alone(
+        quell: Quell,
+        config: Config,
+        pull: PullTasks,
+        completed: PullTasks,
+        stopping: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let (audit, actions) = (Audit::default(), stopping.clone());
+        Ok(Api {
+            actions: Actions::start(quell.clone(), audit.clone(), actions, &mut JoinSet::new()),
+            audit,
+            tasks: Arc::new(config.tasks),
+            pull: Pull::new(pull, Arc::default(), config.lease),
+            completions: Completions::new(completed, Arc::default()),
+            sources: Arc::new(Sources::new(config.sources)),
+            alerts: config.alerts.into(),
+            metrics: metrics::recorder()?,
+            token: None,
+            tokens: None,
+            hosts: hosts(config.listen, Vec::new()),
+            max_body: config.max_body,
+            health: Health::new(quell.clone()),
+            stopping,
+            quell,
+        })
+    }
+
     /// Whether callers need a token.
     pub(crate) fn asks_for_tokens(&self) -> bool {
         self.token.is_some() || self.tokens.is_some()

@@ -12,13 +12,10 @@ use quell::store::{
 };
 use quell::worker::pull::PullTasks;
 use quell_core::JobId;
-use quell_server::actions::Actions;
-use quell_server::audit::Audit;
 use quell_server::config::Config;
-use quell_server::http::{self, Api, Completions, Health, Pull, Sources};
+use quell_server::http::{self, Api};
 use quell_server::serve::Server;
 use serde_json::Value;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -154,28 +151,7 @@ fn router(quell: Quell, stopping: CancellationToken) -> axum::Router {
     let tasks = PullTasks::new(quell.clone());
     let path = std::path::Path::new("quell.toml");
     let config = Config::parse("[tasks.echo]\npull = true\n", path).unwrap();
-    http::router(Api {
-        health: Health::new(quell.clone()),
-        actions: Actions::start(
-            quell.clone(),
-            Audit::default(),
-            stopping.clone(),
-            &mut JoinSet::new(),
-        ),
-        audit: Audit::default(),
-        tokens: None,
-        quell,
-        tasks: Arc::new(config.tasks),
-        pull: Pull::new(tasks.clone(), Arc::default(), Duration::from_secs(30)),
-        completions: Completions::new(tasks, Arc::default()),
-        sources: Arc::new(Sources::new(config.sources)),
-        alerts: Arc::from([]),
-        metrics: http::metrics::recorder().unwrap(),
-        token: None,
-        hosts: http::hosts(config.listen, Vec::new()),
-        max_body: 1 << 20,
-        stopping,
-    })
+    http::router(Api::alone(quell, config, tasks.clone(), tasks, stopping).unwrap())
 }
 
 async fn ask(app: &axum::Router, path: &str) -> u16 {

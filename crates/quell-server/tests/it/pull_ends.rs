@@ -227,10 +227,7 @@ mod in_process {
     use quell::worker::WorkerId;
     use quell::worker::pull::{PullClaim, PullLease, PullProcess, PullTasks};
     use quell::{Batch, ErrorKind, JobId, Payload, Policy, Quell, TaskName, Timestamp};
-    use quell_server::actions::Actions;
-    use quell_server::audit::Audit;
-    use quell_server::http::{self, Api, Completions, Health, Pull, Sources};
-    use tokio::task::JoinSet;
+    use quell_server::http::{self, Api, Completions};
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
@@ -292,28 +289,8 @@ mod in_process {
         let text = "[tasks.echo]\npull = true\n";
         let path = std::path::Path::new("quell.toml");
         let config = quell_server::config::Config::parse(text, path).unwrap();
-        let stopping = CancellationToken::new();
-        // No test here begins an action, which would end with its owner.
-        let actions =
-            Actions::start(quell.clone(), Audit::default(), stopping.clone(), &mut JoinSet::new());
-        let api = Api {
-            audit: Audit::default(),
-            tokens: None,
-            health: Health::new(quell.clone()),
-            quell,
-            actions,
-            tasks: Arc::new(config.tasks),
-            pull: Pull::new(tasks.clone(), Arc::default(), Duration::from_secs(30)),
-            completions: Completions::new(tasks.clone(), Arc::default()),
-            sources: Arc::new(Sources::new(config.sources)),
-            alerts: Arc::from([]),
-            metrics: http::metrics::recorder().unwrap(),
-            token: None,
-            hosts: http::hosts(config.listen, Vec::new()),
-            max_body: 1 << 20,
-            stopping,
-        };
-        http::router(api)
+        let (pull, stopping) = (tasks.clone(), CancellationToken::new());
+        http::router(Api::alone(quell, config, pull.clone(), pull, stopping).unwrap())
     }
 
     /// The answer to a claim of worker `wNUMBER`.
