@@ -4,7 +4,7 @@
 //!
 //! | folder | contents |
 //! | --- | --- |
-//! | [`trigger`] | accepting triggers ([`accept`]): the debounce [`window`] and its [`edge`], [`dedup`], [`idempotency`] keys, [`payload`] folding, [`trace`] contexts |
+//! | [`trigger`] | accepting triggers ([`accept`]): the debounce [`window`] and its [`edge`], [`dedup`], [`idempotency`] keys, [`payload`] folding, what stands for an encrypted one ([`envelope`]), [`trace`] contexts |
 //! | [`queue`] | choosing the next jobs: the lanes of a queue ([`line`](mod@line)), [`limit`], adaptive polling ([`poll`]) |
 //! | [`attempt`] | running a job: [`retry`] and backoff, [`crash`], recorded [`effect`], settlement, worker rows ([`heartbeat`]) |
 //! | [`job`] | the states of a job, the moves between them, and their explanation |
@@ -49,7 +49,7 @@ pub use queue::{limit, line, poll, turn};
 #[doc(no_inline)]
 pub use store::{checkup, history};
 #[doc(no_inline)]
-pub use trigger::{accept, dedup, edge, idempotency, payload, touched, trace, window};
+pub use trigger::{accept, dedup, edge, envelope, idempotency, payload, touched, trace, window};
 
 pub use alert::{AlertRow, AlertState, Overview};
 pub use attempt::effect::Effect;

@@ -49,6 +49,7 @@
 //! | find and explain jobs; handle dead ones | [`job`], [`dead`] |
 //! | limit and pause queues; run tasks by the clock | [`queue`], [`schedule`] |
 //! | test with virtual time | [`testing`], [`clock`] |
+//! | keep payloads from the eyes of the store | [`encryption`] |
 //! | watch a store | [`alert`], [`checkup`], [`history`] |
 //! | open a store with options of its own; write one | `sqlite`, `postgres`, `redis`, `azure`; [`store`] |
 
@@ -57,6 +58,7 @@ pub mod checkup;
 pub mod clock;
 pub mod dead;
 pub mod effect;
+pub mod encryption;
 pub mod failure;
 pub mod handler;
 pub mod history;

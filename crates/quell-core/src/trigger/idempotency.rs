@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::envelope::Envelope;
 use crate::payload::present;
 use crate::{
     Error, ErrorKind, Job, JobId, JobState, Key, Payload, Receipt, Result, TaskName, Timestamp,
@@ -106,10 +107,21 @@ impl TryFrom<String> for Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a payload.
+    /// The fingerprint of a payload; of one that a client encrypted, the one that it says.
     #[must_use]
     pub fn of(payload: &Payload) -> Self {
+        if let Some(kept) = Envelope::of(payload.as_str()).and_then(|sealed| sealed.fingerprint) {
+            return kept;
+        }
         Fingerprint(*blake3::hash(canonical(payload.as_str(), MAX_DEPTH).as_bytes()).as_bytes())
+    }
+
+    /// The fingerprint of a payload under a key, BLAKE3's keyed hash: without the key it says nothing of
+    /// payloads that can be guessed.
+    #[must_use]
+    pub fn keyed(key: &[u8; 32], payload: &Payload) -> Self {
+        let text = canonical(payload.as_str(), MAX_DEPTH);
+        Fingerprint(*blake3::keyed_hash(key, text.as_bytes()).as_bytes())
     }
 
     /// Reads what [`Display`](fmt::Display) wrote: 64 hexadecimal digits.

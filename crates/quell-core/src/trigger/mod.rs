@@ -4,6 +4,7 @@ pub mod accept;
 mod debounce;
 pub mod dedup;
 pub mod edge;
+pub mod envelope;
 pub mod idempotency;
 pub mod payload;
 #[cfg(test)]

@@ -352,7 +352,7 @@ async fn within<DB: crate::trigger::Database>(
     if !quell.store().capabilities().transactions {
         return Err(quell_core::lacks("transactions", "trigger outside the transaction"));
     }
-    let mut batch = quell.keep_dedup(batch)?;
+    let mut batch = quell.sealed(quell.keep_dedup(batch)?)?;
     let span = spans::trigger(&mut batch);
     let ops = quell.record_calls(&batch);
     let sent = DB::trigger(tx, &**quell.store(), &batch, wakes).instrument(span.clone()).await;

@@ -30,6 +30,7 @@ use crate::client::call::{Trigger, TriggerMany, own_key};
 use crate::client::guard::Guarded;
 use crate::client::open::open_store;
 use crate::clock::{Clock, SystemClock};
+use crate::encryption::{Cipher, Encrypted, Seal, WithoutPayloads};
 use crate::schedule::ScheduleTask;
 use crate::trigger::TaskPolicy;
 use crate::{Task, WorkerBuilder, spans};
@@ -64,6 +65,7 @@ struct Shared {
     thresholds: Thresholds,
     dedup_fallback: DedupFallback,
     history: Option<Sink>,
+    seal: Option<Seal>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
 }
@@ -88,6 +90,7 @@ pub struct QuellBuilder {
     thresholds: Option<RangeInclusive<Duration>>,
     dedup_fallback: DedupFallback,
     history: Option<Sink>,
+    seal: Option<Seal>,
 }
 
 impl QuellBuilder {
@@ -121,6 +124,13 @@ impl QuellBuilder {
         self
     }
 
+    /// Encrypts payloads, outputs and results of effects before they reach the store (R43). A history
+    /// gets no payloads then.
+    pub fn encryption(mut self, cipher: Arc<dyn Cipher>) -> Self {
+        self.seal = Some(Seal::new(cipher));
+        self
+    }
+
     /// Makes the handle; call it inside a tokio runtime, on which its batcher will run.
     ///
     /// # Errors
@@ -131,8 +141,13 @@ impl QuellBuilder {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
             None => Thresholds::DEFAULT,
         };
+        let (mut store, mut history) = (self.store, self.history);
+        if let Some(seal) = &self.seal {
+            store = Arc::new(Encrypted::new(store, seal.clone()));
+            history = history.map(|sink| -> Sink { Arc::new(WithoutPayloads(sink)) });
+        }
         let store: Arc<dyn Store> =
-            Arc::new(Guarded::new(self.store, Arc::clone(&self.clock), self.history.clone()));
+            Arc::new(Guarded::new(store, Arc::clone(&self.clock), history.clone()));
         let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&self.clock));
         Ok(Quell {
             shared: Arc::new(Shared {
@@ -142,7 +157,8 @@ impl QuellBuilder {
                 limits: self.limits,
                 thresholds,
                 dedup_fallback: self.dedup_fallback,
-                history: self.history,
+                history,
+                seal: self.seal,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
             }),
@@ -190,6 +206,7 @@ impl Quell {
             thresholds: None,
             dedup_fallback: DedupFallback::default(),
             history: None,
+            seal: None,
         }
     }
 
@@ -244,13 +261,27 @@ impl Quell {
         if batch.triggers.is_empty() {
             return Ok(Vec::new());
         }
-        let mut batch = self.keep_dedup(batch)?;
+        let mut batch = self.sealed(self.keep_dedup(batch)?)?;
         let span = spans::trigger(&mut batch);
         let ops = self.record_calls(&batch);
         let answer = self.shared.batcher.enqueue(batch).instrument(span.clone()).await;
         spans::triggered(&span, &answer);
         self.record_answers(ops, answer.as_deref());
         answer
+    }
+
+    /// The batch as the store and the history get it (R43).
+    pub(crate) fn sealed(&self, batch: Batch) -> Result<Batch> {
+        match &self.shared.seal {
+            Some(seal) => seal.batch(batch),
+            None => Ok(batch),
+        }
+    }
+
+    /// The encryption, where there is one.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn seal(&self) -> Option<&Seal> {
+        self.shared.seal.as_ref()
     }
 
     /// Records the calls of a batch before they are made, and returns their numbers.

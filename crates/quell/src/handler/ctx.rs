@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::Quell;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::client::transaction::Success;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::encryption::Place;
 use crate::handler::effects::{EffectCall, OnceCall};
 use crate::worker::hold_off::HoldOff;
 use crate::worker::pull::PullLease;
@@ -254,6 +256,12 @@ impl<S> Ctx<S> {
         if let Some(history) = quell.history() {
             history.record(&Event::SettleIn { job: lease.job, token: lease.token });
         }
+        // R43: the transaction does not pass the client's store.
+        let sealed = match (quell.seal(), output) {
+            (Some(seal), Some(output)) => Some(seal.document(output, Place::Output(lease.job))?),
+            _ => None,
+        };
+        let output = sealed.as_ref().or(output);
         let success = Success { lease, now: quell.clock().store_time(), output };
         DB::settle(tx, &**quell.store(), success).await?;
         self.job.settled.store(true, Ordering::SeqCst);

@@ -82,3 +82,10 @@ async fn r21_ids_are_left_out_and_the_clock_is_not_reset() -> Result<()> {
     assert!(refused.to_string().contains("`reset_clock`"), "{refused}");
     Ok(())
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn r43_the_store_has_ciphertext() -> Result<()> {
+    let store = Quell::open(&url()).await?.store().clone();
+    crate::encryption::the_store_has_ciphertext_and_clients_see_plain_text(store).await
+}

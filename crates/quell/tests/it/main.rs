@@ -8,6 +8,8 @@ mod azure;
 mod cancels;
 mod dead;
 mod effects;
+#[cfg(feature = "sqlite")]
+mod encryption;
 mod failures;
 #[cfg(feature = "sqlite")]
 mod faulty;

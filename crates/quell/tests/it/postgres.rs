@@ -87,3 +87,10 @@ async fn r04_r39_a_silent_trigger_whose_caller_forgets_to_wake_is_run_and_a_roll
     }
     Ok(())
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn r43_the_store_has_ciphertext() -> Result<()> {
+    let store = Arc::new(PostgresStore::open(&url_for_tests()).await?);
+    crate::encryption::the_store_has_ciphertext_and_clients_see_plain_text(store).await
+}

@@ -136,3 +136,10 @@ async fn r39_a_process_goes_on_within_15_s_after_its_connections_fell_silent() -
     };
     worker.run_until(asked).await
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn r43_the_store_has_ciphertext() -> Result<()> {
+    let store = store().await?;
+    crate::encryption::the_store_has_ciphertext_and_clients_see_plain_text(store).await
+}
