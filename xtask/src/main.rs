@@ -19,6 +19,7 @@ mod packages;
 mod release;
 mod run;
 mod services;
+mod sweep;
 mod test;
 mod tidy;
 mod tools;

@@ -44,6 +44,11 @@ impl Services {
         })
     }
 
+    /// What PostgreSQL and Redis have logged.
+    pub(crate) fn logs(&self) -> [(&'static str, String); 2] {
+        [("PostgreSQL", self.postgres.read_log()), ("Redis", self.redis.read_log())]
+    }
+
     /// Sets the variables with their addresses for a command.
     pub(crate) fn tell<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command

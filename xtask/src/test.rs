@@ -9,6 +9,7 @@ use anyhow::Context;
 use crate::earlier::{self, EARLIER};
 use crate::run::{answers, cargo, cargo_command, run};
 use crate::services::Services;
+use crate::sweep::sweep;
 use crate::tidy::tidy;
 use crate::{package, packages};
 
@@ -53,6 +54,7 @@ pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
         let mut tests = nextest_command(root, DEFAULT, &WORKSPACE);
         run(root, services.tell(tests.env(EARLIER, &earlier)))
     })?;
+    tell(&step("planted secrets", || sweep(root, DEFAULT, &services.logs()))?);
     drop(services);
     step("documentation tests", || {
         cargo(root, &["test", "--doc", "--workspace", "--all-features", "--locked"])

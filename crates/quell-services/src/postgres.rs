@@ -298,7 +298,9 @@ impl Postgres {
         }
     }
 
-    fn read_log(&self) -> String {
+    /// What it has logged so far.
+    #[must_use]
+    pub fn read_log(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 

@@ -251,6 +251,12 @@ impl Redis {
         self.folder.path().join("log")
     }
 
+    /// What it has logged so far.
+    #[must_use]
+    pub fn read_log(&self) -> String {
+        self.logged_since(0)
+    }
+
     fn logged_since(&self, began: u64) -> String {
         let read = || {
             let mut file = std::fs::File::open(self.log())?;
