@@ -60,6 +60,9 @@ enum Command {
     /// Make, list, replace and revoke tokens.
     #[command(subcommand)]
     Tokens(cli::tokens::Command),
+    /// Make, list, rotate and remove the keys that encrypt payloads.
+    #[command(subcommand)]
+    Keys(cli::keys::Command),
     /// Show what operators did through a server, the newest first.
     Audit(cli::audit::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Alerts(args) => cli::alerts::run(&args, &mut out),
         Command::Workers(args) => cli::workers::run(&args, &mut out),
         Command::Tokens(command) => cli::tokens::run(command, &mut out),
+        Command::Keys(command) => cli::keys::run(command, &mut out),
         Command::Audit(args) => cli::audit::run(&args, &mut out),
         Command::Check(args) => cli::check::run(args, &mut out),
         Command::Replay(args) => cli::replay::run(args, &mut out),

@@ -13,6 +13,7 @@ pub mod dead;
 pub mod doctor;
 pub mod health;
 pub mod jobs;
+pub mod keys;
 pub mod man;
 pub(crate) mod numbers;
 pub mod openapi;

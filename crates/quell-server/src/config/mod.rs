@@ -38,7 +38,9 @@ use key_template::KeyTemplate;
 use crate::access::Tokens;
 use crate::alerts::DeclaredAlert;
 use crate::declare::Apply;
+use crate::encryption::FileKeys;
 use crate::handlers::Handler;
+use crate::redact::Redact;
 use crate::secrets::Secrets;
 use crate::sources::Source;
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub max_body: usize,
     /// The store's URL.
     pub store: String,
+    /// The keys that encrypt payloads before they reach the store.
+    pub keys: Option<FileKeys>,
     /// What becomes of dedup keys where the store cannot keep them.
     pub dedup_fallback: quell::trigger::DedupFallback,
     /// Attempts at once.
@@ -125,6 +129,10 @@ pub struct DeclaredTask {
     pub partition: Option<KeyTemplate>,
     /// What this server runs of it; none where workers elsewhere pull its jobs.
     pub handler: Option<Handler>,
+    /// What people do not see of its documents.
+    pub redact: Redact,
+    /// Whether its payloads are encrypted, where the server has keys.
+    pub encrypt: bool,
 }
 
 impl DeclaredTask {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell::trigger::DedupFallback;
 use quell::worker::Retention;
-use quell::{QueueName, TaskName};
+use quell::{Fold, QueueName, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use utoipa::ToSchema;
@@ -24,6 +24,7 @@ use super::sources::{RawSource, sources};
 use super::tasks::{RawTask, declare};
 use super::{Config, DeclaredQueue};
 use crate::access::Tokens;
+use crate::encryption::FileKeys;
 use crate::secrets::Secrets;
 
 /// The address of a server without a setting.
@@ -53,6 +54,7 @@ const MIN_LEASE: Duration = Duration::from_millis(3);
 struct Raw {
     server: RawServer,
     store: RawStore,
+    encryption: RawEncryption,
     worker: RawWorker,
     queues: BTreeMap<String, QueueText>,
     tasks: BTreeMap<String, RawTask>,
@@ -125,6 +127,16 @@ pub(super) struct RawStore {
     #[schema(value_type = String)]
     #[serde(default)]
     dedup_fallback: Fallback,
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEncryption {
+    /// the file of [keys](security-model.md#encryption), as `quell keys` makes it
+    ///
+    /// Default: none: payloads are stored as they are
+    #[schema(value_type = String)]
+    keys_file: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -287,6 +299,7 @@ fn check(
         let message = format!("is missing: targets cannot report their completions to {listen}");
         note("server.url", message);
     }
+    let keys = keys(&raw.encryption, &tasks, folder, note);
     let sources = sources(raw.sources, &tasks, folder, broken, note);
     let schedules = schedules(raw.schedules, &tasks, broken, note);
     let alerts = alerts(raw.alerts, folder, broken, note);
@@ -301,6 +314,7 @@ fn check(
         token,
         tokens,
         audit: raw.server.audit_file.as_ref().map(|file| folder.join(file)),
+        keys,
         max_body: raw.server.max_body.map_or(1 << 20, |bytes| bytes.0),
         dedup_fallback: match raw.store.dedup_fallback {
             Fallback::Open => DedupFallback::Open,
@@ -428,6 +442,29 @@ fn tokens(
     }
     let opened = Tokens::open(&path);
     opened.map_err(|error| note("server.tokens", error.to_string())).ok()
+}
+
+/// The keys of a file, for all tasks but those that say otherwise.
+fn keys(
+    encryption: &RawEncryption,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<FileKeys> {
+    let file = encryption.keys_file.as_ref()?;
+    let merges = |task: &DeclaredTask| {
+        matches!(task.checked.fold(), Fold::Merge | Fold::Accumulate { .. }) && task.key.is_some()
+    };
+    for (name, _) in tasks.iter().filter(|(_, task)| task.encrypt && merges(task)) {
+        let message =
+            "the store cannot merge or accumulate encrypted payloads: use last, first or \
+                       collect, or set encrypt = false"
+                .to_owned();
+        note(&format!("tasks.{name}.payload"), message);
+    }
+    let plain = tasks.iter().filter(|(_, task)| !task.encrypt).map(|(name, _)| name.clone());
+    let opened = FileKeys::open(&folder.join(file), plain.collect());
+    known(opened, "encryption.keys_file", note)
 }
 
 /// Reads secrets from a variable or a file.

@@ -8,7 +8,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::alerts::RawAlert;
-use super::parse::{RawServer, RawStore, RawWorker};
+use super::parse::{RawEncryption, RawServer, RawStore, RawWorker};
 use super::queues::QueueText;
 use super::schedules::RawSchedule;
 use super::sources::{RawHmac, RawSource, RawToken};
@@ -88,6 +88,7 @@ fn tables() -> Vec<Table> {
     vec![
         Table::of::<RawServer>("server", ""),
         Table::of::<RawStore>("store", ""),
+        Table::of::<RawEncryption>("encryption", ""),
         Table::of::<RawWorker>("worker", ""),
         Table::of::<QueueText>(
             "queues.NAME",

@@ -15,6 +15,7 @@ use super::key_template::KeyTemplate;
 use super::parse::{known, secrets};
 use super::queues::Length;
 use crate::handlers::{Allowed, Exec, Handler, Http, HttpSettings};
+use crate::redact::Redact;
 use crate::secrets::Secrets;
 
 /// How much longer than its timeout an attempt may take to end in good order.
@@ -59,6 +60,16 @@ pub(super) struct RawTask {
     /// Default: `last`
     #[schema(value_type = String)]
     payload: Option<RawFold>,
+    /// members of payloads and outputs that [people do not see](security-model.md#redaction):
+    /// `["/card/number", "/**/password"]`
+    #[schema(value_type = String)]
+    #[serde(default)]
+    redact: Vec<String>,
+    /// whether its payloads are [encrypted](security-model.md#encryption), where the server has keys
+    ///
+    /// Default: `true`
+    #[schema(value_type = String)]
+    encrypt: Option<bool>,
     /// a table of its own
     #[schema(value_type = String)]
     retry: Option<RawRetry>,
@@ -285,6 +296,8 @@ pub(super) fn declare(
         note(&format!("{path}.key"), message);
         return None;
     }
+    let redact = known(Redact::new(&raw.redact), &format!("{path}.redact"), note)?;
+    let encrypt = raw.encrypt.unwrap_or(true);
     let limit = raw.timeout.map(|length| length.0);
     let handler = match (raw.exec, raw.http, raw.pull) {
         (Some(raw), None, false) => exec(raw, limit, path, folder, note).map(Some),
@@ -308,7 +321,7 @@ pub(super) fn declare(
         Some(handler) => policy.timeout(handler.timeout().saturating_add(WRAP_UP)),
         None => policy,
     };
-    Some(DeclaredTask { policy, checked, key, partition, handler })
+    Some(DeclaredTask { policy, checked, key, partition, handler, redact, encrypt })
 }
 
 /// The template, if there is one; a note and nothing where it is none.

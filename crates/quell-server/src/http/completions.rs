@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
-use super::settle::{AskedSettlement, count};
+use super::settle::{AskedSettlement, count, redacted};
 use crate::alerts::Tally;
 use crate::handlers::{Handler, completion};
 use crate::progress::Reports;
@@ -208,6 +208,7 @@ async fn complete(
             asked.outcome("", lease.lease, &Reports::default())?
         }
     };
+    let outcome = redacted(&api, &lease, outcome).await?;
     let tasks = &api.completions.tasks;
     let settled = tasks.settle(vec![(lease.clone(), outcome.clone())]).await?;
     api.completions.watched.expected().remove(lease.lease);

@@ -5,6 +5,7 @@
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
@@ -20,6 +21,7 @@ use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use super::objects;
 use crate::access::Right;
+use crate::redact::MASK;
 use crate::view;
 
 /// The name of exported dead jobs in paths and bodies.
@@ -169,7 +171,8 @@ pub(super) async fn list(
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::DeadJobs>, ApiError> {
     let (filter, whole) = Asked::of_query(&access, query)?;
-    let jobs = api.quell.dead().list(&filter).await?;
+    let mut jobs = api.quell.dead().list(&filter).await?;
+    api.rules().jobs(&mut jobs);
     let matching = api.quell.dead().count(&filter).await?;
     Ok(Json(view::DeadJobs::new(&jobs, &filter, matching, whole)))
 }
@@ -194,7 +197,16 @@ pub(super) async fn causes(
 ) -> Result<Json<view::Causes>, ApiError> {
     let (filter, _) = Asked::of_query(&access, query)?;
     let found = api.quell.dead().causes(&filter).await?;
-    Ok(Json(view::Causes::new(&found, filter.page())))
+    let mut shown = view::Causes::new(&found, filter.page());
+    for cause in &mut shown.causes {
+        let Some(redact) = api.rules().of(&cause.task) else { continue };
+        // The example has the values that errors of this cause repeat; without it nothing is shown.
+        cause.cause = match api.quell.job(cause.example).await? {
+            Some(job) => redact.texts(&job.payload, &job.shape.fold).hide(cause.cause.clone()),
+            None => MASK.to_owned(),
+        };
+    }
+    Ok(Json(shown))
 }
 
 /// `GET /v1/dead/exports?…`: the same with every detail, as an export has it.
@@ -217,6 +229,15 @@ pub(super) async fn export(
 ) -> Result<Json<view::Exports>, ApiError> {
     let (filter, _) = Asked::of_query(&access, query)?;
     let (exports, next) = api.quell.dead().exports(&filter).await?;
+    if let Some(job) = api.rules().first_of(&exports).filter(|_| !access.grant().has(Right::Admin))
+    {
+        let (id, task) = (job.id, &job.task);
+        let message = format!(
+            "job {id} of task {task} has redacted members, which an export shows: it needs the scope \
+             admin, or a filter without this task"
+        );
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "authorization", message));
+    }
     Ok(Json(view::Exports { exports, next_before: next.map(|place| place.to_string()) }))
 }
 
@@ -330,11 +351,22 @@ pub(super) async fn redrive_one(
     let edited = body.as_deref().map(parse::<Edited<'_>>).transpose()?;
     let payload =
         edited.and_then(|edited| edited.payload).map(|payload| Payload::from_stored(payload.get()));
-    if payload.is_some() {
-        access.require(Right::Payload, "payload")?;
-    }
+    let payload = match payload {
+        Some(edited) => {
+            access.require(Right::Payload, "payload")?;
+            Some(unmasked(&api, id, edited).await?)
+        }
+        None => None,
+    };
     let became = api.quell.dead().redrive(Redrive { id, payload }).await?;
     Ok(Json(view::Redriven { job: id, became }))
+}
+
+/// An edited payload with the values that its editor could not see.
+async fn unmasked(api: &Api, id: JobId, edited: Payload) -> Result<Payload, ApiError> {
+    let Some(job) = api.quell.job(id).await? else { return Ok(edited) };
+    let Some(redact) = api.rules().of(&job.task) else { return Ok(edited) };
+    Ok(redact.unmask(&edited, &job.payload, &job.shape.fold)?)
 }
 
 /// `POST /v1/jobs/{id}/discard`, with a reason.

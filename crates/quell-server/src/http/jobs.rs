@@ -48,7 +48,8 @@ pub(super) async fn list(
     search.filter.limit = query.take_limit(JobFilter::MAX_PAGE)?.unwrap_or_default();
     let whole = query.take_payload(&access)?;
     query.end()?;
-    let page = api.quell.search(&search).await?;
+    let mut page = api.quell.search(&search).await?;
+    api.rules().jobs(&mut page.jobs);
     Ok(Json(view::Jobs::new(&page, whole)))
 }
 
@@ -104,7 +105,8 @@ pub(super) async fn windows(
     };
     let whole = query.take_payload(&access)?;
     query.end()?;
-    let page = api.quell.search(&JobSearch { filter, ..JobSearch::default() }).await?;
+    let mut page = api.quell.search(&JobSearch { filter, ..JobSearch::default() }).await?;
+    api.rules().jobs(&mut page.jobs);
     let mut shown = view::Jobs::new(&page, whole);
     // Jobs without a key are no windows. The page may be shorter for it, and leads to the next all
     // the same.
@@ -244,9 +246,9 @@ async fn explanation(
 ) -> Result<Json<view::Explanation>, ApiError> {
     let contents =
         if access.sees_payloads() { view::Contents::Shown } else { view::Contents::Hidden };
-    let found = view::Explanation::of(&api.quell, &target, contents).await?;
-    let found = found.filter(|shown| access.grant().sees(&shown.job.queue, &shown.job.task));
-    let mut shown = found.ok_or_else(|| {
+    let found = view::Explanation::of(&api.quell, &target, contents, api.rules()).await?;
+    let found = found.filter(|(shown, _)| access.grant().sees(&shown.job.queue, &shown.job.task));
+    let (mut shown, texts) = found.ok_or_else(|| {
         ApiError::not_found(
             "id",
             "nothing is known of it: no such job, or it was removed or discarded",
@@ -254,7 +256,7 @@ async fn explanation(
     })?;
     // A script's lines may have what its payload has.
     if access.sees_payloads() {
-        api.pull.add_reports(&mut shown);
+        api.pull.add_reports(&mut shown, &texts);
     }
     let (task, queue) = (shown.job.task.clone(), shown.job.queue.clone());
     match api.tasks.get(&task).map(|declared| declared.checked.queue()) {

@@ -58,6 +58,7 @@ use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
 use crate::audit::Audit;
 use crate::config::{Config, DeclaredTask};
+use crate::redact::Rules;
 use crate::secrets::Secrets;
 use auth::Access;
 pub use auth::Peer;
@@ -141,6 +142,11 @@ impl Api {
             stopping,
             quell,
         })
+    }
+
+    /// What people do not see of the tasks' documents.
+    pub(crate) fn rules(&self) -> Rules<'_> {
+        Rules(&self.tasks)
     }
 
     /// Whether callers need a token.

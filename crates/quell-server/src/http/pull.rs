@@ -23,6 +23,7 @@ use super::objects;
 use super::triggers::{length, listed, shortened};
 use crate::alerts::Tally;
 use crate::progress::{MAX_PROGRESS, Reports};
+use crate::redact::Texts;
 use crate::view;
 
 /// How long a claim waits that does not say so.
@@ -70,25 +71,26 @@ impl Pull {
     }
 
     /// Adds what workers have reported of a job's attempts.
-    pub(super) fn add_reports(&self, shown: &mut view::Explanation) {
+    pub(super) fn add_reports(&self, shown: &mut view::Explanation, texts: &Texts) {
         let job = shown.job.id;
         let tokens: Vec<_> =
             shown.attempts.iter().map(|one| (one.token, one.ended_at.is_some())).collect();
         for (token, has_ended) in tokens {
             let lease = Lease { job, token };
             if has_ended && let Some(log) = self.reports.log_of(lease) {
-                shown.log_of_attempt(token, log);
+                shown.log_of_attempt(token, texts.hide_all(log));
             } else if !has_ended && shown.job.state == JobState::Running {
-                shown.running = self.progress(lease);
+                shown.running = self.progress(lease, texts);
             }
         }
     }
 
     /// What a worker has reported of an attempt that runs.
-    fn progress(&self, lease: Lease) -> Option<view::Progress> {
+    fn progress(&self, lease: Lease, texts: &Texts) -> Option<view::Progress> {
         let reported = self.reports.of_attempt(lease)?;
-        let progress = reported.progress.as_ref().map(view::Document::from);
-        Some(view::Progress { progress, log: reported.log.into() })
+        let progress = reported.progress.map(|progress| texts.document(progress.as_str()));
+        let progress = progress.map(Payload::from_stored).as_ref().map(view::Document::from);
+        Some(view::Progress { progress, log: texts.hide_all(reported.log) })
     }
 
     /// A declared task, as a worker names it.

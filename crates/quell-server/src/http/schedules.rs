@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use quell::schedule::SpecParts;
 use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
-use quell::{ErrorKind, Payload, Timestamp, When};
+use quell::{ErrorKind, Fold, Payload, TaskName, Timestamp, When};
 use quell_core::schedule::no_such_schedule;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -77,6 +77,7 @@ pub(super) async fn list(
 ) -> Result<Json<view::Schedules>, ApiError> {
     let mut known = api.quell.store().schedules().await?;
     known.retain(|info| objects::schedule(access.grant(), info));
+    api.rules().schedules(&mut known);
     Ok(Json(view::Schedules::from(&*known)))
 }
 
@@ -122,15 +123,15 @@ pub(super) async fn set(
 ) -> Result<Json<view::Schedule>, ApiError> {
     let (name, body) = named(name, body)?;
     let asked: Asked<'_> = parse(&body)?;
-    let (_, task) = known_task(&api, &asked.task)?;
+    let (task_name, task) = known_task(&api, &asked.task)?;
     let parts = SpecParts {
         cron: asked.cron,
         zone: asked.zone,
         every: asked.every.map(|text| length("every", &text)).transpose()?,
         anchor: asked.anchor.map(moment),
     };
-    let payload = asked.payload.map_or("null", RawValue::get);
-    let mut trigger = task.trigger(Payload::from_stored(payload))?;
+    let payload = Payload::from_stored(asked.payload.map_or("null", RawValue::get));
+    let mut trigger = task.trigger(unmasked(&api, &name, &task_name, payload).await?)?;
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     if let Some(delay) = &asked.delay {
         trigger.when = When::After(length("delay", delay)?);
@@ -267,10 +268,29 @@ async fn switch(
     Ok(Json(view::Schedule::from(&find(api, &name).await?)))
 }
 
+/// A schedule for people, without what is redacted.
 async fn find(api: &Api, name: &ScheduleName) -> Result<ScheduleInfo, ApiError> {
+    let mut info = known(stored(api, name).await?.ok_or_else(|| no_such_schedule(name)))?;
+    api.rules().schedules([&mut info]);
+    Ok(info)
+}
+
+async fn stored(api: &Api, name: &ScheduleName) -> Result<Option<ScheduleInfo>, ApiError> {
     let schedules = api.quell.store().schedules().await?;
-    let found = schedules.into_iter().find(|info| info.schedule.name == *name);
-    known(found.ok_or_else(|| no_such_schedule(name)))
+    Ok(schedules.into_iter().find(|info| info.schedule.name == *name))
+}
+
+/// A payload with the values that its editor could not see, where the schedule was there before.
+async fn unmasked(
+    api: &Api,
+    name: &ScheduleName,
+    task: &TaskName,
+    payload: Payload,
+) -> Result<Payload, ApiError> {
+    let Some(redact) = api.rules().of(task) else { return Ok(payload) };
+    let before = stored(api, name).await?.map(|info| info.schedule.trigger.payload);
+    let before = before.unwrap_or_else(|| Payload::from_stored("null"));
+    Ok(redact.unmask(&payload, &before, &Fold::Last)?)
 }
 
 /// What is not found here is a schedule.

@@ -212,11 +212,35 @@ pub(super) async fn settle(
             objects::works_on(&api, access.grant(), one.lease.lease.job).await?;
         }
     }
+    for one in &mut ended {
+        one.outcome = redacted(&api, &one.lease, one.outcome.clone()).await?;
+    }
     let sent = ended.iter().map(|one| (one.lease.clone(), one.outcome.clone())).collect();
     let settled = api.pull.tasks.settle(sent).await?;
     shown.extend(ended.into_iter().zip(settled).map(|(one, settled)| taken(&api, one, settled)));
     shown.sort_by_key(|(place, _)| *place);
     Ok(Json(view::SettledJobs { settled: shown.into_iter().map(|(_, one)| one).collect() }))
+}
+
+/// An outcome whose text does not repeat what the rules of its task hide.
+pub(super) async fn redacted(
+    api: &Api,
+    lease: &PullLease,
+    outcome: PullOutcome,
+) -> Result<PullOutcome, ApiError> {
+    let Some(redact) = api.rules().of(&lease.task) else { return Ok(outcome) };
+    if !matches!(outcome, PullOutcome::Failed { .. } | PullOutcome::Cancelled { .. }) {
+        return Ok(outcome);
+    }
+    let Some(job) = api.quell.job(lease.lease.job).await? else { return Ok(outcome) };
+    let texts = redact.texts(&job.payload, &job.shape.fold);
+    Ok(match outcome {
+        PullOutcome::Failed { error, permanent, retry_in, timed_out } => {
+            PullOutcome::Failed { error: texts.hide(error), permanent, retry_in, timed_out }
+        }
+        PullOutcome::Cancelled { reason } => PullOutcome::Cancelled { reason: texts.hide(reason) },
+        other => other,
+    })
 }
 
 /// One settlement, or what is wrong with it.

@@ -246,7 +246,10 @@ async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, qu
     let queue = task.checked.queue().clone();
     let call = Invocation::new(&ctx, queue, payload, Arc::clone(base_url), stopping.clone());
     let outcome = Ended::begin(tally, task.checked.queue(), ctx.task());
+    // What a handler says may repeat what its payload has.
+    let texts = task.redact.texts(&call.payload, task.checked.fold());
     let ended = handler.run(&call).await;
+    let ended = ended.map_err(|error| error.map_text(|text| texts.hide(text)));
     outcome.record(&ended);
     if let Some(pause) = handler.away_for() {
         ctx.hold_off(pause);

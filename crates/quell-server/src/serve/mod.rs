@@ -30,6 +30,7 @@ use crate::alerts::Tally;
 use crate::audit::Audit;
 use crate::config::{Config, world};
 use crate::declare::{self, Apply};
+use crate::encryption::FileKeys;
 use crate::history::FileSink;
 use crate::http::Health;
 use generation::Generation;
@@ -132,6 +133,8 @@ struct Common {
     actions: Actions,
     metrics: PrometheusHandle,
     health: Health,
+    /// The keys that the store below the client was opened with.
+    keys: Option<FileKeys>,
     /// How attempts ended, for alerts.
     tally: Arc<Tally>,
     stop_listening: CancellationToken,
@@ -179,6 +182,7 @@ impl Server {
             actions,
             metrics,
             health,
+            keys: config.keys.clone(),
             tally,
             stop_listening,
             stop_working,
@@ -262,7 +266,11 @@ async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
         None => Quell::builder(url).await.with_context(open)?,
         Some(history) => Quell::recorded(url, history).await.with_context(open)?,
     };
-    Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
+    let builder = builder.dedup_fallback(config.dedup_fallback);
+    Ok(match config.keys.clone() {
+        Some(keys) => builder.encryption(Arc::new(keys)).build()?,
+        None => builder.build()?,
+    })
 }
 
 /// A store's URL for display: without the password, and without parameters, as one may be a secret.

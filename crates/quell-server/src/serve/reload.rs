@@ -3,7 +3,7 @@
 //! Invariant: a file that is broken, or that cannot be applied, leaves everything as it was.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::{error, info, warn};
 
@@ -17,12 +17,14 @@ pub(super) struct Fixed {
     listen: SocketAddr,
     store: String,
     dedup_fallback: quell::trigger::DedupFallback,
+    keys: Option<PathBuf>,
 }
 
 impl Fixed {
     pub(super) fn of(config: &Config) -> Self {
         let (listen, store) = (config.listen, config.store.clone());
-        Fixed { listen, store, dedup_fallback: config.dedup_fallback }
+        let keys = config.keys.as_ref().map(|keys| keys.path().to_owned());
+        Fixed { listen, store, dedup_fallback: config.dedup_fallback, keys }
     }
 }
 
@@ -61,14 +63,18 @@ impl Server {
     pub async fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let fixed = Fixed::of(&config);
         if fixed != self.fixed {
-            let fields = "server.listen, store.url or store.dedup_fallback";
+            let fields = "server.listen, store.url, store.dedup_fallback or encryption.keys_file";
             warn!("{fields} changed: that takes a restart, and until then the old value holds");
         }
         open_audit(&self.common.audit, &config)?;
         warn_of_faults(&config);
         let (quell, text) = (&self.common.quell, config.text.clone());
+        let newer = config.keys.clone();
         declare::apply(quell, &config.queues, &config.schedules, config.apply).await?;
         let (next, routes) = Generation::start(&self.common, config, Some(&self.now))?;
+        if let (Some(keys), Some(newer)) = (&self.common.keys, &newer) {
+            keys.take_over(newer);
+        }
         let _of_before = self.routes.send_replace(routes);
         let before = std::mem::replace(&mut self.now, next);
         while let Some(ended) = self.retired.try_join_next() {

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Document, Outcome, Progress, State, TickCause, Trace, there};
+use crate::redact::{Rules, Texts};
 
 /// A start that is less late than this is in time.
 const LATE: Duration = Duration::from_secs(1);
@@ -455,7 +456,7 @@ pub struct Explanation {
 
 impl Explanation {
     /// What a store knows of a job, with what it waits for, or how late it was; none where nothing is
-    /// known of it.
+    /// known of it. What the rules hide is hidden; what comes with it hides it in other texts.
     ///
     /// # Errors
     /// Those of the store.
@@ -463,8 +464,10 @@ impl Explanation {
         quell: &Quell,
         target: &ExplainTarget,
         contents: Contents,
-    ) -> quell::Result<Option<Self>> {
+        rules: Rules<'_>,
+    ) -> quell::Result<Option<(Self, Texts)>> {
         let Some(mut found) = quell.explain(target).await? else { return Ok(None) };
+        let texts = rules.explanation(&mut found);
         if contents == Contents::Hidden {
             hide(&mut found)?;
         }
@@ -480,7 +483,7 @@ impl Explanation {
             shown.text.push_str(&format!("  late       it started {late}\n"));
             shown.late = Some(late.to_string());
         }
-        Ok(Some(shown))
+        Ok(Some((shown, texts)))
     }
 
     fn wait(&mut self, waits: Waits) {

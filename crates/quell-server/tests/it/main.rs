@@ -37,6 +37,8 @@ mod doctor;
 #[cfg(test)]
 mod effects;
 #[cfg(test)]
+mod encryption;
+#[cfg(test)]
 mod ending;
 #[cfg(test)]
 mod exact;
@@ -66,6 +68,8 @@ mod pull;
 mod pull_ends;
 #[cfg(test)]
 mod queues;
+#[cfg(test)]
+mod redact;
 #[cfg(test)]
 mod reload;
 #[cfg(test)]

@@ -184,6 +184,20 @@ impl TaskError {
         TaskError(Answer::Snooze { delay })
     }
 
+    /// The same answer with another text, such as one without secrets. A snooze has none.
+    #[must_use]
+    pub fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
+        TaskError(match self.0 {
+            Answer::Failed { error } => Answer::Failed { error: change(chain(&*error)).into() },
+            Answer::Retry { wait, error } => Answer::Retry { wait, error: change(error) },
+            Answer::TimedOut { error } => Answer::TimedOut { error: change(error) },
+            Answer::Broke { ended, error } => Answer::Broke { ended, error: change(error) },
+            Answer::Permanent { error } => Answer::Permanent { error: change(error) },
+            Answer::Cancel { reason } => Answer::Cancel { reason: change(reason) },
+            answer @ (Answer::Snooze { .. } | Answer::HandOver { .. }) => answer,
+        })
+    }
+
     /// What it says, with its sources, for people.
     #[must_use]
     pub fn describe(&self) -> String {

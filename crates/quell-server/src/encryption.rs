@@ -1,0 +1,78 @@
+//! The keys that encrypt payloads (R43): a file that is read again when it has changed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use quell::encryption::{Cipher, Keyring, OpenError, Sealed};
+use quell::trigger::Fingerprint;
+use quell::{Payload, Result, TaskName};
+
+use crate::private_file::{self, Reread, Version};
+
+/// The longest file of keys, in bytes.
+pub(crate) const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// The keys of a file. Clones share them.
+#[derive(Clone, Debug)]
+pub struct FileKeys(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    keys: Reread<Arc<Keyring>>,
+    /// The tasks whose payloads are stored as they are.
+    plain: RwLock<BTreeSet<TaskName>>,
+}
+
+impl FileKeys {
+    /// Reads a file; the payloads of these tasks are stored as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, that others can read,
+    /// or that has no keys.
+    pub fn open(path: &Path, plain: BTreeSet<TaskName>) -> Result<Self> {
+        let (version, keys) = read(path)?;
+        let (keys, plain) = (Reread::new(path, version, keys), RwLock::new(plain));
+        Ok(FileKeys(Arc::new(Shared { keys, plain })))
+    }
+
+    /// Where the keys are.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.keys.path()
+    }
+
+    /// Reads the file now, and takes the exceptions of a newer configuration.
+    pub fn take_over(&self, newer: &FileKeys) {
+        self.0.keys.look(read);
+        let plain = newer.0.plain.read().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.0.plain.write().unwrap_or_else(PoisonError::into_inner) = plain;
+    }
+
+    fn now(&self) -> Arc<Keyring> {
+        self.0.keys.current(read)
+    }
+}
+
+fn read(path: &Path) -> Result<(Version, Arc<Keyring>)> {
+    let (version, text) = private_file::read(path, MAX_FILE_BYTES)?;
+    Ok((version, Arc::new(Keyring::parse(&text)?)))
+}
+
+impl Cipher for FileKeys {
+    fn encrypts(&self, task: &TaskName) -> bool {
+        !self.0.plain.read().unwrap_or_else(PoisonError::into_inner).contains(task)
+    }
+
+    fn seal(&self, document: &[u8], context: &[u8]) -> Result<Sealed> {
+        self.now().seal(document, context)
+    }
+
+    fn open(&self, sealed: &Sealed, context: &[u8]) -> std::result::Result<Vec<u8>, OpenError> {
+        self.now().open(sealed, context)
+    }
+
+    fn fingerprint(&self, payload: &Payload) -> Fingerprint {
+        self.now().fingerprint(payload)
+    }
+}
