@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::source::{ask, join, print_json};
+use super::source::{Server, ask, join, print_json};
 use super::text::{rows, table};
 use crate::view::AuditEntries;
 
@@ -12,11 +12,10 @@ use crate::view::AuditEntries;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// At most this many, up to 200, the newest first.
-    #[arg(long, default_value_t = 50)]
-    limit: usize,
-    /// The server.
-    #[arg(long, value_name = "URL", env = "QUELL_SERVER", default_value = "http://127.0.0.1:7777")]
-    server: reqwest::Url,
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
+    limit: u16,
+    #[command(flatten)]
+    server: Server,
     /// Print JSON, with the settings before and after.
     #[arg(long)]
     json: bool,

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use quell::history::Event;
 use quell::job::JobFilter;
-use quell_check::{Line, check, elsewhere, merge, parse};
+use quell_check::{Cases, Line, PROPERTIES, Report, check, elsewhere, merge, parse};
+use serde_json::{Value, json};
 
-use crate::cli::source::open_store;
+use crate::cli::source::{open_store, print_json};
 
 /// What to judge.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,6 +26,9 @@ pub struct Args {
     /// they may have done counts as not judged.
     #[arg(long)]
     partial: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Prints what is wrong, each with the events that show it, and fails if anything is.
@@ -46,7 +50,18 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let lines = merge(files);
     let report = check(&lines);
-    write!(out, "{}{}", report.text(&lines), report.table())?;
+    if args.json {
+        print_json(&as_json(&report, &lines), out)?;
+    } else {
+        print(&report, &lines, out)?;
+    }
+    let broken = report.violations.len();
+    anyhow::ensure!(broken == 0, "the history breaks {broken} promises");
+    Ok(())
+}
+
+fn print(report: &Report, lines: &[Line], out: &mut dyn Write) -> anyhow::Result<()> {
+    write!(out, "{}{}", report.text(lines), report.table())?;
     for process in &report.incomplete {
         writeln!(out, "{process} did not end its record: what it had in flight may be missing")?;
     }
@@ -57,8 +72,28 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         "{events} events, {accepted} triggers accepted, {attempts} attempts, {pending} triggers \
          that have not run: {broken} violations"
     )?;
-    anyhow::ensure!(broken == 0, "the history breaks {broken} promises");
     Ok(())
+}
+
+/// The same for programs: each violation with the lines that show it.
+fn as_json(report: &Report, lines: &[Line]) -> Value {
+    let violations = report.violations.iter().map(|violation| {
+        let shown: Vec<&Line> = violation.lines.iter().filter_map(|at| lines.get(*at)).collect();
+        json!({ "property": violation.property, "message": violation.message, "lines": shown })
+    });
+    let properties = PROPERTIES.iter().filter_map(|property| {
+        let Cases { judged, unjudged } = report.cases.get(property)?;
+        Some(json!({ "property": property, "judged": judged, "unjudged": unjudged }))
+    });
+    json!({
+        "violations": violations.collect::<Vec<_>>(),
+        "properties": properties.collect::<Vec<_>>(),
+        "incomplete": report.incomplete,
+        "events": report.events,
+        "accepted": report.accepted,
+        "attempts": report.attempts,
+        "pending": report.pending,
+    })
 }
 
 /// Every job's row, as the last events of the history.

@@ -2,17 +2,17 @@
 
 use std::io::Write;
 
-use reqwest::Url;
-
-use crate::cli::source::{ask, join};
+use crate::cli::source::{Server, ask, join, print_json};
 use crate::view::Health;
 
 /// `quell health`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The server to ask.
-    #[arg(long, value_name = "URL", env = "QUELL_SERVER", default_value = "http://127.0.0.1:7777")]
-    server: Url,
+    #[command(flatten)]
+    server: Server,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Prints `ok` if the server works: it does not stop, and the disk of its store is not full.
@@ -22,5 +22,8 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = join(&args.server, &["v1", "healthz"])?;
     let health: Health = ask(&args.server, |client| client.get(url))?;
+    if args.json {
+        return print_json(&health, out);
+    }
     Ok(writeln!(out, "{}", health.status)?)
 }

@@ -8,6 +8,7 @@ use quell::job::{ExplainTarget, JobSearch};
 use quell::trigger::TriggerId;
 use quell::{JobId, Key, TaskName};
 
+use super::exit::Misuse;
 use super::page::Page;
 use super::source::{Source, ask, ask_for, join, print_json, read_store};
 use super::text::{printable, rows, table};
@@ -26,6 +27,9 @@ pub struct JobsArgs {
     /// Only jobs older than this one.
     #[arg(long, value_name = "ID")]
     before: Option<JobId>,
+    /// With --json: with payloads and outputs, which need the scope `payload`.
+    #[arg(long, requires = "json")]
+    payload: bool,
     #[command(flatten)]
     page: Page,
 }
@@ -61,16 +65,13 @@ pub struct ExplainArgs {
 /// What the server or the store says.
 pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (limit, source) = (usize::from(args.page.limit), args.page.source);
-    let mut search = args.filter.search().map_err(|error| {
-        let option = error.field().unwrap_or("filter").to_owned();
-        anyhow::Error::new(error).context(format!("--{option}"))
-    })?;
+    let mut search = searched(&args.filter)?;
     search.filter.before = args.before;
     let mut answer = view::Jobs { jobs: Vec::new(), next_before: None };
     // A page may have few jobs and lead to a next one: the list goes on until it is full.
     loop {
         search.filter.limit = limit.saturating_sub(answer.jobs.len());
-        let page = page_of(&source, &args.filter, &search)?;
+        let page = page_of(&source, &args.filter, &search, args.payload)?;
         answer.jobs.extend(page.jobs);
         answer.next_before = page.next_before;
         search.filter.before = page.next_before;
@@ -85,10 +86,23 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(out.write_all(table(columns, &rows(&answer.jobs)).as_bytes())?)
 }
 
-fn page_of(source: &Source, filter: &FilterText, search: &JobSearch) -> anyhow::Result<view::Jobs> {
+/// What a filter means; members that exclude each other are misuse.
+pub(super) fn searched(filter: &FilterText) -> anyhow::Result<JobSearch> {
+    filter.search().map_err(|error| {
+        let option = error.field().unwrap_or("filter");
+        Misuse::error(format!("--{option}: {error}"))
+    })
+}
+
+fn page_of(
+    source: &Source,
+    filter: &FilterText,
+    search: &JobSearch,
+    payload: bool,
+) -> anyhow::Result<view::Jobs> {
     if let Some(url) = &source.store {
         return read_store(url, async |quell| {
-            Ok(view::Jobs::new(&quell.search(search).await?, false))
+            Ok(view::Jobs::new(&quell.search(search).await?, payload))
         });
     }
     let mut url = join(&source.server, &["v1", "jobs"])?;
@@ -96,6 +110,7 @@ fn page_of(source: &Source, filter: &FilterText, search: &JobSearch) -> anyhow::
     query.extend_pairs(filter.pairs());
     query.extend_pairs(search.filter.before.map(|before| ("before", before.to_string())));
     query.append_pair("limit", &search.filter.limit.to_string());
+    query.extend_pairs(payload.then_some(("payload", "true")));
     drop(query);
     ask(&source.server, |client| client.get(url))
 }

@@ -1,6 +1,6 @@
 //! The commands of the program, a module each, apart from `serve` and `demo`.
 //!
-//! `source` reaches a server or a store, `page` reads a list from one, `text`, `screen` and `numbers`
+//! `program` has the command line as a whole and `exit` its statuses. `source` reaches a server or a store, `page` reads a list from one, `text`, `screen` and `numbers`
 //! write for people, `recorded` has the arguments that `simulate` and `replay` share.
 
 pub mod alerts;
@@ -11,6 +11,7 @@ pub mod check;
 pub mod completions;
 pub mod dead;
 pub mod doctor;
+pub mod exit;
 pub mod health;
 pub mod jobs;
 pub mod keys;
@@ -19,6 +20,7 @@ pub(crate) mod numbers;
 pub mod openapi;
 mod page;
 mod pause;
+pub mod program;
 pub mod queue;
 mod recorded;
 pub mod replay;

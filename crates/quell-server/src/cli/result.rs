@@ -1,12 +1,14 @@
 //! `quell result`: a job's state, output and error (R19).
 //!
-//! Invariant: the exit status is 0 only for a job that succeeded, or has not ended yet.
+//! Invariant: the exit status is 0 only for a job that succeeded, or one that has not ended and was not waited
+//! for. A job that outlasts `--wait` has a status of its own.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use quell::{JobId, JobState};
 
+use crate::cli::exit::NotEnded;
 use crate::cli::source::{Source, ask, join, print_json, read_store};
 use crate::cli::text::{print_output, printable};
 use crate::view::ResultOfJob;
@@ -51,7 +53,13 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let failed = answer.ended && state != JobState::Succeeded;
     anyhow::ensure!(!failed, "job {job} is {state}, not succeeded");
-    Ok(())
+    match args.wait {
+        Some(wait) if !answer.ended => {
+            let waited = crate::config::duration::exact(wait);
+            Err(NotEnded::error(format!("job {job} is {state}: it has not ended within {waited}")))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Asks the server, again while there is time left: it holds no request for long.

@@ -6,24 +6,56 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Read as _;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use quell::Quell;
+use reqwest::header::LOCATION;
+use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::exit::Misuse;
 use crate::https;
+
+/// Where a server answers without a setting.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:7777";
+/// How long a request may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The server of a command.
+///
+/// `QUELL_SERVER` is read where a server is asked, and not as a default of the option: options that exclude
+/// `--server` go with the variable.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Server {
+    /// The server to ask; by default that of QUELL_SERVER, or http://127.0.0.1:7777.
+    #[arg(long, value_name = "URL")]
+    server: Option<Url>,
+}
+
+impl Server {
+    /// Its URL.
+    pub(crate) fn url(&self) -> anyhow::Result<Url> {
+        if let Some(url) = &self.server {
+            return Ok(url.clone());
+        }
+        let set = std::env::var("QUELL_SERVER").ok().filter(|text| !text.is_empty());
+        let text = set.as_deref().unwrap_or(DEFAULT_SERVER);
+        let url = text.parse::<Url>();
+        url.map_err(|error| Misuse::error(format!("QUELL_SERVER: {text:?} is no URL: {error}")))
+    }
+}
 
 /// The server or the store of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Source {
-    /// The server to ask.
-    #[arg(long, value_name = "URL", env = "QUELL_SERVER", default_value = "http://127.0.0.1:7777")]
-    pub(crate) server: Url,
+    #[command(flatten)]
+    pub(crate) server: Server,
     /// Use this store instead of asking a server.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
     pub(crate) store: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -46,11 +78,19 @@ pub(crate) fn read_argument(text: &str) -> anyhow::Result<String> {
 }
 
 /// The URL of a path of the server.
-pub(crate) fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
+pub(crate) fn join(server: &Server, parts: &[&str]) -> anyhow::Result<Url> {
+    joined(&server.url()?, parts)
+}
+
+fn joined(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
     let mut url = server.clone();
     match url.path_segments_mut() {
         Ok(mut path) => path.pop_if_empty().extend(parts),
-        Err(()) => bail!("--server {server}: give a URL such as http://127.0.0.1:7777"),
+        Err(()) => {
+            return Err(Misuse::error(format!(
+                "--server {server}: give a URL such as {DEFAULT_SERVER}"
+            )));
+        }
     };
     Ok(url)
 }
@@ -58,7 +98,7 @@ pub(crate) fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
 /// Sends a request to the server and returns the body of its response; its refusal is the error, and so is what
 /// no Quell server says.
 pub(crate) fn ask<T: DeserializeOwned>(
-    server: &Url,
+    server: &Server,
     request: impl FnOnce(&Client) -> RequestBuilder,
 ) -> anyhow::Result<T> {
     exchange(server, request)?.map_err(anyhow::Error::msg)
@@ -66,7 +106,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
 
 /// The same of what may not be there: none where the server does not find it.
 pub(crate) fn ask_for<T: DeserializeOwned>(
-    server: &Url,
+    server: &Server,
     request: impl FnOnce(&Client) -> RequestBuilder,
 ) -> anyhow::Result<Option<T>> {
     match exchange(server, request)? {
@@ -78,8 +118,8 @@ pub(crate) fn ask_for<T: DeserializeOwned>(
 
 /// What a server refuses.
 #[derive(Debug)]
-struct Refusal {
-    kind: Option<String>,
+pub(crate) struct Refusal {
+    pub(crate) kind: Option<String>,
     message: String,
 }
 
@@ -90,35 +130,77 @@ impl fmt::Display for Refusal {
 }
 
 fn exchange<T: DeserializeOwned>(
-    server: &Url,
+    server: &Server,
     request: impl FnOnce(&Client) -> RequestBuilder,
 ) -> anyhow::Result<Result<T, Refusal>> {
-    let on_loopback = match server.host_str().map(|host| host.trim_matches(['[', ']'])) {
-        Some("localhost") => true,
-        Some(host) => host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
-        None => false,
-    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let client = https::client().timeout(std::time::Duration::from_secs(60));
+    runtime.block_on(async { Remote::new(server, PATIENCE)?.exchange(request).await })
+}
+
+/// A server that is asked again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    url: Url,
+    client: Client,
+    token: Option<String>,
+}
+
+impl Remote {
+    /// A client of the server, each of whose requests may take this long.
+    pub(crate) fn new(server: &Server, patience: Duration) -> anyhow::Result<Self> {
+        let url = server.url()?;
+        let on_loopback = match url.host_str().map(|host| host.trim_matches(['[', ']'])) {
+            Some("localhost") => true,
+            Some(host) => host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
+            None => false,
+        };
+        let client = https::client(url.scheme()).timeout(patience);
         // A proxy of the environment has no way to this machine's loopback.
-        let client = if on_loopback { client.no_proxy() } else { client }.build()?;
-        let mut request = request(&client);
-        if let Ok(token) = std::env::var("QUELL_TOKEN") {
+        let client = if on_loopback { client.no_proxy() } else { client };
+        // A client for plain HTTP trusts no certificate, so the user has to name the other address.
+        let client = if url.scheme() == "http" { client.redirect(not_to_tls()) } else { client };
+        let client = client.build().map_err(|error| {
+            let causes = https::causes(&error);
+            anyhow::anyhow!(
+                "cannot ask {url}{causes}: install the certificates of authorities, or name a file of \
+                 them with SSL_CERT_FILE"
+            )
+        })?;
+        Ok(Remote { url, client, token: std::env::var("QUELL_TOKEN").ok() })
+    }
+
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        request: impl FnOnce(&Client) -> RequestBuilder,
+    ) -> anyhow::Result<Result<T, Refusal>> {
+        let mut request = request(&self.client);
+        if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
         let answer = request.send().await.map_err(|error| unreachable_server(&error))?;
         let status = answer.status();
+        if let Some(to) = answer.headers().get(LOCATION).filter(|_| status.is_redirection()) {
+            let to = to.to_str().unwrap_or("another address");
+            bail!("{} redirects to {to}: name that with --server", self.url);
+        }
         let text = answer.text().await.context("the server's response ended early")?;
         if status.is_success() {
             let read = serde_json::from_str(&text);
-            return read.map(Ok).map_err(|error| no_quell_server(server, &error));
+            return read.map(Ok).map_err(|error| no_quell_server(&self.url, &error));
         }
         let body: Value = serde_json::from_str(&text).unwrap_or_default();
         let part = |name: &str| Some(body.get("error")?.get(name)?.as_str()?.to_owned());
         let field = part("field").map_or_else(String::new, |field| format!("{field}: "));
         let message = part("message").unwrap_or_else(|| format!("the server answered {status}"));
         Ok(Err(Refusal { kind: part("kind"), message: format!("{field}{message}") }))
+    }
+}
+
+/// Follows redirects, but not to HTTPS.
+fn not_to_tls() -> Policy {
+    let usual = Policy::default();
+    Policy::custom(move |attempt| {
+        if attempt.url().scheme() == "https" { attempt.stop() } else { usual.redirect(attempt) }
     })
 }
 

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use reqwest::Url;
 use serde_json::json;
 
-use super::source::{ask, join, print_json};
+use super::source::{Server, ask, join, print_json};
 use super::text::{join_lists, rows, table};
 use crate::access::{Limits, NewToken, Pattern, Scope, Tokens};
 use crate::config::duration;
@@ -31,17 +30,10 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct At {
     /// The file of tokens, as `server.tokens` names it. Without it, the server is asked.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
     file: Option<PathBuf>,
-    /// The server.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "QUELL_SERVER",
-        default_value = "http://127.0.0.1:7777",
-        conflicts_with = "file"
-    )]
-    server: Url,
+    #[command(flatten)]
+    server: Server,
     /// Print JSON.
     #[arg(long)]
     json: bool,

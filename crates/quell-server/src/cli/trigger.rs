@@ -5,11 +5,11 @@ use std::io::Write;
 use anyhow::Context as _;
 use quell::trigger::TraceContext;
 use quell::{Payload, TaskName};
+use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Method, Url};
 use serde_json::{Map, Value, json};
 
-use super::source::{ask, join, print_json, read_argument};
+use super::source::{Server, ask, join, print_json, read_argument};
 use super::text::print_output;
 use crate::view::Receipt;
 
@@ -43,9 +43,8 @@ pub struct Args {
     /// Run it on its own, at once, whatever its key says.
     #[arg(long)]
     no_debounce: bool,
-    /// The server to ask.
-    #[arg(long, value_name = "URL", env = "QUELL_SERVER", default_value = "http://127.0.0.1:7777")]
-    server: Url,
+    #[command(flatten)]
+    server: Server,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -90,7 +90,7 @@ impl Http {
             Error::invalid("method", format!("method is not known: give one of {names}"))
         })?;
         let allow: Arc<[Allowed]> = settings.allow.into();
-        let client = https::client()
+        let client = https::client(url.scheme())
             .default_headers(headers(&settings.headers)?)
             .timeout(settings.timeout)
             .connect_timeout(CONNECT.min(settings.timeout))

@@ -63,6 +63,8 @@ mod outcomes;
 #[cfg(test)]
 mod outputs;
 #[cfg(test)]
+mod program;
+#[cfg(test)]
 mod pull;
 #[cfg(test)]
 mod pull_ends;

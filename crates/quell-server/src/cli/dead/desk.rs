@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive, UnreadablePage};
 use quell::job::ExplainTarget;
 use quell::{JobId, Payload, Quell, Timestamp};
+use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Method, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::cli::source::{Source, ask, join, open_store};
+use crate::cli::source::{Server, Source, ask, join, open_store};
 use crate::http::EXPORTED;
 use crate::view::{
     Causes, DeadJobs, DiscardedJob, Explanation, Exports, Imported, Redriven, RestoredJob, Swept,
@@ -32,7 +32,7 @@ pub(super) struct Desk {
 }
 
 enum Place {
-    Server(Url),
+    Server(Server),
     Store(Quell),
 }
 
@@ -231,7 +231,11 @@ fn fields(filter: &DeadFilter) -> Map<String, Value> {
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn get<T: DeserializeOwned>(server: &Url, path: &[&str], filter: &DeadFilter) -> anyhow::Result<T> {
+fn get<T: DeserializeOwned>(
+    server: &Server,
+    path: &[&str],
+    filter: &DeadFilter,
+) -> anyhow::Result<T> {
     let mut url = join(server, path)?;
     let mut query = url.query_pairs_mut();
     for (name, value) in fields(filter) {
@@ -242,7 +246,7 @@ fn get<T: DeserializeOwned>(server: &Url, path: &[&str], filter: &DeadFilter) ->
     ask(server, |client| client.get(url))
 }
 
-fn post<T: DeserializeOwned>(server: &Url, path: &[&str], body: String) -> anyhow::Result<T> {
+fn post<T: DeserializeOwned>(server: &Server, path: &[&str], body: String) -> anyhow::Result<T> {
     let url = join(server, path)?;
     ask(server, |client| {
         client.request(Method::POST, url).header(CONTENT_TYPE, "application/json").body(body)

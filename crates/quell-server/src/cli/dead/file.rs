@@ -93,6 +93,9 @@ pub(super) fn import(args: ImportArgs, out: &mut dyn Write) -> anyhow::Result<()
     let exports = exports::read(&text, &Limits::default()).with_context(|| shown.clone())?;
     drop(text);
     if args.dry_run {
+        if args.source.json {
+            return Ok(writeln!(out, "{}", json!({ "matching": exports.len() }))?);
+        }
         let count = grouped(exports.len() as u64);
         return Ok(writeln!(out, "{shown} is fine: {count} dead jobs; nothing was changed")?);
     }

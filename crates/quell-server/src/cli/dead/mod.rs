@@ -17,6 +17,7 @@ use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
 use quell_core::SettledAs;
 use serde_json::{Value, json};
 
+use crate::cli::exit::Misuse;
 use crate::cli::jobs::print_payload;
 use crate::cli::numbers::grouped;
 use crate::cli::page::Page;
@@ -182,12 +183,15 @@ impl Which {
     fn chosen(self) -> anyhow::Result<Chosen> {
         match self.id {
             Some(id) => {
-                ensure!(self.filter.is_everything(), "give a job or a filter with --all, not both");
+                if !self.filter.is_everything() {
+                    return Err(Misuse::error("give a job or a filter with --all, not both"));
+                }
                 // `requires` says nothing where what is required conflicts with what was given.
-                ensure!(
-                    !self.dry_run,
-                    "--dry-run goes with --all: `quell dead show {id}` shows one"
-                );
+                if self.dry_run {
+                    let message =
+                        format!("--dry-run goes with --all: `quell dead show {id}` shows one");
+                    return Err(Misuse::error(message));
+                }
                 Ok(Chosen::One(id))
             }
             None => Ok(Chosen::All(self.filter.filter()?)),

@@ -56,7 +56,7 @@ struct Report {
 ///
 /// # Errors
 /// What the store answers, what is wrong with the configuration, and the number of problems.
-pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let config = args.config.as_deref().map(Config::load).transpose()?;
     let store = args.store.as_deref().or(config.as_ref().map(|config| config.store.as_str()));
     let Some(store) = store else { bail!("--store: name a store, or a configuration") };
@@ -81,7 +81,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     }
 }
 
-fn print(report: &Report, out: &mut impl Write) -> anyhow::Result<()> {
+fn print(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     write!(out, "{}", report.checkup)?;
     let versions = match &*report.versions {
         [] => "none seen of late".to_owned(),
