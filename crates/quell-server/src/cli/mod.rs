@@ -30,6 +30,7 @@ mod screen;
 pub mod settings;
 pub mod simulate;
 pub(crate) mod source;
+pub mod sources;
 pub mod task;
 mod text;
 pub mod tokens;

@@ -51,6 +51,8 @@ pub enum Command {
     Schedule(super::schedule::Args),
     /// List alerts with what they watch and whether they are raised.
     Alerts(super::alerts::Args),
+    /// List the webhook sources with the numbers of their deliveries.
+    Sources(super::sources::Args),
     /// List workers: where each runs, how busy it is, and when it was last seen.
     Workers(super::workers::Args),
     /// Make, list, replace and revoke tokens.
@@ -107,6 +109,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Dead(command) => super::dead::run(command, out),
         Command::Schedule(args) => super::schedule::run(args, out),
         Command::Alerts(args) => super::alerts::run(&args, out),
+        Command::Sources(args) => super::sources::run(&args, out),
         Command::Workers(args) => super::workers::run(&args, out),
         Command::Tokens(command) => super::tokens::run(command, out),
         Command::Keys(command) => super::keys::run(command, out),

@@ -13,6 +13,7 @@ mod body;
 mod bounds;
 mod completions;
 mod dead;
+mod deliveries;
 mod error;
 mod etag;
 mod health;
@@ -266,6 +267,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::backfill))
         .routes(routes!(workers::list))
+        .routes(routes!(deliveries::list))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
         .routes(routes!(audit::list))

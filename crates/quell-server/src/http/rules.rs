@@ -114,6 +114,7 @@ const RULES: &[(&str, Rule)] = &[
     ("server_metrics", right(Right::Read, Objects::Filtered)),
     ("server_readiness", rule(Needs::Nothing, Objects::None)),
     ("sources_deliver", rule(Needs::Proof, Objects::None)),
+    ("sources_list", right(Right::Read, Objects::Filtered)),
     ("tasks_put", right(Right::Admin, Objects::Task)),
     ("tasks_show", right(Right::Read, Objects::Task)),
     ("tokens_add", right(Right::Admin, Objects::All)),

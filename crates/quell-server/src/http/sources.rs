@@ -23,6 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
+use super::deliveries::Tally;
 use super::error::{ApiError, Refused};
 use super::quiet::Quiet;
 use super::triggers::trace_headers;
@@ -54,6 +55,7 @@ struct Declared {
     room: Room,
     /// The log lines of deliveries whose proof is wrong: anyone can cause some.
     unsigned: Quiet,
+    tally: Tally,
 }
 
 impl Sources {
@@ -64,9 +66,15 @@ impl Sources {
             source: Arc::new(source),
             room: Room::of(ROOM / 2),
             unsigned: Quiet::default(),
+            tally: Tally::new(),
         };
         let by_name = sources.into_iter().map(|(name, source)| (name, declared(source)));
         Sources { by_name: by_name.collect(), room: Room::of(ROOM) }
+    }
+
+    /// The sources by name, and how their deliveries went.
+    pub(super) fn tallies(&self) -> impl Iterator<Item = (&Source, &Tally)> {
+        self.by_name.values().map(|declared| (&*declared.source, &declared.tally))
     }
 }
 
@@ -140,10 +148,12 @@ async fn deliver(
     match accept(&api, declared, delivery, body).await {
         Ok((outcome, response)) => {
             counted(&name, outcome);
+            declared.tally.accepted(outcome);
             response
         }
         Err(error) => {
             counted(&name, "refused");
+            declared.tally.refused(error.status());
             let is_unsigned = error.status() == StatusCode::UNAUTHORIZED;
             match is_unsigned.then(|| declared.unsigned.pass(Instant::now())) {
                 Some(Some(held_back)) => {

@@ -97,6 +97,21 @@ impl Source {
         &self.name
     }
 
+    /// How its deliveries are verified, as `verify` names it.
+    pub(crate) fn provider(&self) -> &'static str {
+        self.scheme.name()
+    }
+
+    /// The task, or the template of its name, as the configuration has it.
+    pub(crate) fn task_text(&self) -> &str {
+        self.task.as_str()
+    }
+
+    /// The task, where it is the same for every delivery.
+    pub(crate) fn fixed_task(&self) -> Option<TaskName> {
+        TaskName::new(self.task.fixed()?).ok()
+    }
+
     /// The largest body that it reads, in bytes.
     pub(crate) fn max_body(&self) -> usize {
         self.max_body

@@ -75,6 +75,20 @@ pub(crate) enum TokenPlace {
 }
 
 impl Scheme {
+    /// Its name in the configuration.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Scheme::GitHub => "github",
+            Scheme::GitLab => "gitlab",
+            Scheme::Stripe => "stripe",
+            Scheme::Slack => "slack",
+            Scheme::Shopify => "shopify",
+            Scheme::Standard => "standard",
+            Scheme::Hmac(_) => "hmac",
+            Scheme::Token(_) => "token",
+        }
+    }
+
     /// What a request offers as its proof, or why it has none.
     pub(super) fn claim(&self, headers: &HeaderMap, query: &str) -> Result<String, Refusal> {
         match self {

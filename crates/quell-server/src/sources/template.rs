@@ -46,6 +46,11 @@ impl Template {
         Ok(made)
     }
 
+    /// Its text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// The text, if it depends on no delivery.
     pub(crate) fn fixed(&self) -> Option<&str> {
         (!self.text.contains("{{") && !self.text.contains("{%")).then_some(&*self.text)

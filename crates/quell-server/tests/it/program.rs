@@ -98,8 +98,9 @@ fn lists_checks_and_health_print_json() {
     let history = site.folder.path().join("history");
     std::fs::write(&history, "").unwrap();
     let history = history.to_str().unwrap();
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 9] = [
         (&["health"], "/status"),
+        (&["sources"], "/sources"),
         (&["audit"], "/entries"),
         (&["alerts"], "/alerts"),
         (&["workers"], "/workers"),

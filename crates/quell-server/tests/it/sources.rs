@@ -607,6 +607,50 @@ async fn deliveries_are_counted_by_their_outcome() {
     served.server.stop().await.unwrap();
 }
 
+#[tokio::test]
+async fn sources_are_listed_with_the_numbers_and_times_of_their_deliveries() {
+    let sources = "[sources.github]\nverify = \"github\"\nSECRET\ntask = \"build\"\n\
+                   [sources.any]\nverify = \"token\"\nSECRET\ntask = \"{{ source }}\"\n";
+    let served = served("canary-of-the-secret", sources).await;
+    let named = |listed: &Value, name: &str| {
+        let all = listed["sources"].as_array().unwrap();
+        all.iter().find(|source| source["name"] == name).unwrap().clone()
+    };
+    let (status, before) = served.get("/v1/sources").await;
+    assert_eq!(status, 200, "{before}");
+    let quiet = named(&before, "github");
+    assert_eq!(
+        (&quiet["accepted"], &quiet["refused"], &quiet["last_accepted_at"]),
+        (&json!({}), &json!({}), &Value::Null)
+    );
+    for (secret, delivery, status) in [
+        ("canary-of-the-secret", "one", 202),
+        ("canary-of-the-secret", "one", 202),
+        ("wrong", "two", 401),
+    ] {
+        assert_eq!(send(push(&served, secret, delivery, "acme/shop")).await.0, status);
+    }
+    let (_, listed) = served.get("/v1/sources").await;
+    assert!(!listed.to_string().contains("canary"), "{listed}");
+    let github = named(&listed, "github");
+    assert_eq!(github["accepted"], json!({ "accepted": 1, "duplicate": 1 }), "{github}");
+    assert_eq!(github["refused"], json!({ "unsigned": 1 }), "{github}");
+    assert_eq!(
+        (&github["provider"], &github["task"], &github["path"]),
+        (&json!("github"), &json!("build"), &json!("/in/github"))
+    );
+    assert!(github["last_accepted_at"].as_str() >= github["since"].as_str(), "{github}");
+    assert!(github["last_refused_at"].as_str() >= github["last_accepted_at"].as_str());
+
+    let url = format!("http://{}", served.server.address());
+    let mut command = crate::binary::quell(&["sources", "--server", &url]);
+    let printed = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let (succeeded, shown) = crate::binary::text(&printed);
+    assert!(succeeded && shown.contains("1 accepted, 1 duplicate"), "{shown}");
+    assert!(shown.contains("1 unsigned") && shown.contains("{{ source }}"), "{shown}");
+    served.server.stop().await.unwrap();
+}
+
 #[test]
 fn r40_a_source_that_cannot_work_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
