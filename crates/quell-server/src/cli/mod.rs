@@ -3,6 +3,7 @@
 //! `program` has the command line as a whole and `exit` its statuses. `source` reaches a server or a store, `page` reads a list from one, `text`, `screen` and `numbers`
 //! write for people, `recorded` has the arguments that `simulate` and `replay` share.
 
+pub mod actions;
 pub mod alerts;
 pub mod audit;
 pub mod backup;

@@ -47,6 +47,9 @@ pub enum Command {
     /// List, show, redrive, discard, export and import dead jobs.
     #[command(subcommand)]
     Dead(super::dead::Command),
+    /// Do one thing to all jobs that match a filter, in a server; list, show and stop such actions.
+    #[command(subcommand)]
+    Actions(super::actions::Command),
     /// List schedules; pause, resume, run, backfill or remove one.
     Schedule(super::schedule::Args),
     /// List alerts with what they watch and whether they are raised.
@@ -107,6 +110,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Queue(command) => super::queue::run(command, out),
         Command::Task(command) => super::task::run(command, out),
         Command::Dead(command) => super::dead::run(command, out),
+        Command::Actions(command) => super::actions::run(command, out),
         Command::Schedule(args) => super::schedule::run(args, out),
         Command::Alerts(args) => super::alerts::run(&args, out),
         Command::Sources(args) => super::sources::run(&args, out),

@@ -169,6 +169,19 @@ impl Remote {
         Ok(Remote { url, client, token: std::env::var("QUELL_TOKEN").ok() })
     }
 
+    /// What a path answers.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        parts: &[&str],
+        query: &[(&str, String)],
+    ) -> anyhow::Result<Result<T, Refusal>> {
+        let mut url = joined(&self.url, parts)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.exchange(|client| client.get(url)).await
+    }
+
     async fn exchange<T: DeserializeOwned>(
         &self,
         request: impl FnOnce(&Client) -> RequestBuilder,

@@ -98,9 +98,10 @@ fn lists_checks_and_health_print_json() {
     let history = site.folder.path().join("history");
     std::fs::write(&history, "").unwrap();
     let history = history.to_str().unwrap();
-    let table: [(&[&str], &str); 9] = [
+    let table: [(&[&str], &str); 10] = [
         (&["health"], "/status"),
         (&["sources"], "/sources"),
+        (&["actions", "list"], "/actions"),
         (&["audit"], "/entries"),
         (&["alerts"], "/alerts"),
         (&["workers"], "/workers"),
@@ -141,7 +142,7 @@ fn each_exit_status_means_what_the_page_says() {
     }
     let store = site.store();
     let nowhere = "sqlite:///no/such/store.db";
-    let table: [(&[&str], i32); 19] = [
+    let table: [(&[&str], i32); 22] = [
         (&["result", "1", "--wait", "20s"], 0),
         (&["result", "2", "--wait", "20s"], 1),
         (&["result", "3"], 0),
@@ -161,6 +162,9 @@ fn each_exit_status_means_what_the_page_says() {
         (&["jobs", "--payload"], 2),
         (&["jobs", "--server", "mailto:a@example.com"], 2),
         (&["dead", "redrive", "2", "--task", "bad"], 2),
+        (&["actions", "begin", "cancel"], 2),
+        (&["actions", "begin", "cancel", "--state", "dead"], 1),
+        (&["actions", "begin", "cancel", "--task", "waits", "--dry-run", "--wait"], 0),
     ];
     for (args, expected) in table {
         let (code, out, err) = ask(args);
@@ -226,6 +230,45 @@ fn a_redirect_to_https_names_the_address_to_ask() {
         parts(&quell(&["health", "--server", &format!("http://{address}")]).output().unwrap());
     answering.join().unwrap();
     assert!(code == 1 && err.contains("https://quell.example.com"), "{err}");
+}
+
+#[test]
+fn actions_are_begun_followed_listed_and_stopped_from_the_command_line() {
+    let site = serve();
+    let ask = |args: &[&str]| parts(&site.process.ask(args));
+    for _ in 0..5 {
+        assert_eq!(ask(&["trigger", "waits"]).0, 0);
+    }
+    let begin = ["actions", "begin"];
+    let of_task = ["--task", "waits"];
+    let (code, out, err) =
+        ask(&[&begin[..], &["cancel"], &of_task, &["--dry-run", "--wait", "--name", "try"]]
+            .concat());
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("5 match; nothing was changed"), "{out}");
+    let raise = [&begin[..], &["reprioritise", "--priority", "-3", "--wait", "--json"], &of_task];
+    let (code, out, err) = ask(&raise.concat());
+    assert_eq!(code, 0, "{err}");
+    let done: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&done["state"], &done["done"]), (&Value::from("done"), &Value::from(5)), "{out}");
+
+    let slow = ["cancel", "--rate", "1", "--name", "slow", "--reason", "a wrong import"];
+    let (code, out, err) = ask(&[&begin[..], &slow, &of_task].concat());
+    assert!(code == 0 && out.contains("quell actions show slow"), "{out}{err}");
+    let (code, out, err) = ask(&["actions", "stop", "slow", "--wait", "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let stopped: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(stopped["state"], "stopped", "{out}");
+    let (code, out, err) = ask(&["actions", "show", "slow", "--wait"]);
+    assert!(code == 1 && err.contains("is stopped, not done"), "{out}{err}");
+    assert!(out.contains("cancel of task=waits"), "{out}");
+    let (_, listed, _) = ask(&["actions", "list"]);
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.len() == 4 && names[1] == "slow" && names[3] == "try", "{listed}");
+    assert!(ask(&["actions", "stop", "slow"]).1.contains("is forgotten"));
+    assert_eq!(ask(&["actions", "show", "slow"]).0, 1);
+    let (code, _, err) = ask(&[&begin[..], &["discard", "--task", "bad"]].concat());
+    assert!(code == 1 && err.contains("reason"), "{err}");
 }
 
 #[test]
