@@ -24,6 +24,8 @@ pub enum Command {
     Trigger(super::trigger::Args),
     /// List jobs, newest first.
     Jobs(super::jobs::JobsArgs),
+    /// Watch queues, windows, running and dead jobs, workers and alerts, live.
+    Top(super::top::Args),
     /// Show one job.
     Job(super::jobs::JobArgs),
     /// Show a job's result. `--wait` blocks until the job ends.
@@ -100,6 +102,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Serve(args) => crate::serve::run(args, out),
         Command::Trigger(args) => super::trigger::run(args, out),
         Command::Jobs(args) => super::jobs::jobs(args, out),
+        Command::Top(args) => super::top::run(&args, out),
         Command::Job(args) => super::jobs::job(args, out),
         Command::Result(args) => super::result::run(args, out),
         Command::Explain(args) => super::jobs::explain(args, out),

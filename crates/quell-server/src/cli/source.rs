@@ -169,6 +169,11 @@ impl Remote {
         Ok(Remote { url, client, token: std::env::var("QUELL_TOKEN").ok() })
     }
 
+    /// Its address.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
     /// What a path answers.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,

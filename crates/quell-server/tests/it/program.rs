@@ -1,6 +1,7 @@
 //! What holds for the whole command line: JSON, exit statuses, the server that is asked.
 
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use clap::CommandFactory;
 use quell_server::cli::program::Cli;
@@ -283,5 +284,17 @@ fn jobs_have_payloads_where_they_are_asked_for() {
         };
         assert!(list(&["--payload"]).contains(r#"{"n": 1.50}"#), "{}", list(&["--payload"]));
         assert!(!list(&[]).contains("1.50"));
+    }
+}
+
+/// Waits until a condition holds, and fails with what was seen last.
+pub(crate) fn wait_for(mut look: impl FnMut() -> (bool, String)) -> String {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (holds, seen) = look();
+        if holds {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "never: {seen}");
     }
 }
