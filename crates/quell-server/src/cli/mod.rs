@@ -33,6 +33,7 @@ pub mod settings;
 pub mod simulate;
 pub(crate) mod source;
 pub mod sources;
+pub mod tail;
 pub mod task;
 mod text;
 pub mod tokens;

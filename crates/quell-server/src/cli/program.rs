@@ -24,6 +24,8 @@ pub enum Command {
     Trigger(super::trigger::Args),
     /// List jobs, newest first.
     Jobs(super::jobs::JobsArgs),
+    /// Follow what happens to jobs: one line for each that comes, starts, fails or ends.
+    Tail(super::tail::Args),
     /// Watch queues, windows, running and dead jobs, workers and alerts, live.
     Top(super::top::Args),
     /// Show one job.
@@ -102,6 +104,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Serve(args) => crate::serve::run(args, out),
         Command::Trigger(args) => super::trigger::run(args, out),
         Command::Jobs(args) => super::jobs::jobs(args, out),
+        Command::Tail(args) => super::tail::run(&args, out),
         Command::Top(args) => super::top::run(&args, out),
         Command::Job(args) => super::jobs::job(args, out),
         Command::Result(args) => super::result::run(args, out),

@@ -91,6 +91,8 @@ mod sources;
 #[cfg(test)]
 mod ssrf;
 #[cfg(test)]
+mod tail;
+#[cfg(test)]
 mod top;
 #[cfg(test)]
 mod traces;
