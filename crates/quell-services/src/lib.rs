@@ -10,6 +10,7 @@
 pub mod azurite;
 pub mod cluster;
 mod languages;
+mod nginx;
 mod packages;
 mod packaging;
 pub mod pgbouncer;
@@ -26,6 +27,7 @@ mod tls;
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
 pub use languages::{node, node_with_webhooks, npm, python_3, python_with_webhooks};
+pub use nginx::Nginx;
 pub use packages::{install, is_root};
 pub use packaging::{
     hadolint, podman_compose, python_with_compose, python_with_helm, python_with_kubernetes,
