@@ -28,4 +28,5 @@ pub mod secrets;
 pub mod serve;
 pub mod signal;
 pub mod sources;
+pub mod tls;
 pub mod view;

@@ -25,7 +25,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    fn of(found: &Metadata) -> std::io::Result<Self> {
+    pub(crate) fn of(found: &Metadata) -> std::io::Result<Self> {
         Ok(Version { modified: found.modified()?, bytes: found.len(), file: found.ino() })
     }
 }

@@ -13,6 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use quell::{Error, Result};
 use sha2::Sha256;
 
+use crate::access::Digest;
 use crate::private_file::{self, Reread, Version};
 
 /// The most secrets of one variable or file: two are enough for a rotation.
@@ -158,6 +159,13 @@ impl Secrets {
     #[must_use]
     pub fn have(&self, shown: &[u8]) -> bool {
         self.current().iter().fold(false, |found, secret| found | secret.is(shown))
+    }
+
+    /// Whether any of them has this digest, compared in constant time.
+    #[must_use]
+    pub(crate) fn have_digest(&self, digest: &Digest) -> bool {
+        let is_it = |secret: &Secret| Digest::of(secret.bytes()).is(digest);
+        self.current().iter().fold(false, |found, secret| found | is_it(secret))
     }
 }
 

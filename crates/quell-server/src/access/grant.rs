@@ -268,10 +268,16 @@ impl Grant {
         self.sees_queue(queue) && self.sees_task(task)
     }
 
+    /// Its scopes, each as text.
+    #[must_use]
+    pub fn scope_list(&self) -> Vec<String> {
+        self.scopes.iter().map(Scope::to_string).collect()
+    }
+
     /// Its scopes as text, for messages.
     #[must_use]
     pub fn scopes(&self) -> String {
-        let scopes: Vec<String> = self.scopes.iter().map(Scope::to_string).collect();
+        let scopes = self.scope_list();
         if scopes.is_empty() { "none".to_owned() } else { scopes.join(", ") }
     }
 }

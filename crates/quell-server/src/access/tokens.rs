@@ -10,20 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use quell::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
+use super::digest::{Digest, random};
 use super::grant::{Grant, Limits, Scope};
 use crate::private_file::{self, Reread, Version};
 
 /// What each token begins with, so that scanners find leaked ones.
 const PREFIX: &str = "qll_";
-/// The random bytes of a token.
-const RANDOM: usize = 32;
 /// The most tokens of a file.
 const MAX_TOKENS: usize = 1_000;
 /// The longest file, in bytes.
@@ -32,50 +28,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_NAME: usize = 64;
 /// The longest that a token counts beside the one that replaced it.
 const MAX_KEPT: Duration = Duration::from_secs(7 * 86_400);
-
-/// A digest of a token.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct Digest([u8; RANDOM]);
-
-impl Digest {
-    fn of(token: &str) -> Self {
-        Digest(Sha256::digest(token.as_bytes()).into())
-    }
-
-    /// Whether it is the same, in a time that does not depend on where they differ.
-    fn is(&self, other: &Digest) -> bool {
-        let differ = |(a, b): (&u8, &u8)| a ^ b;
-        self.0.iter().zip(&other.0).map(differ).fold(0, |all, one| all | one) == 0
-    }
-}
-
-impl TryFrom<String> for Digest {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        let wrong = || Error::invalid("sha256", "sha256 has to be 64 hexadecimal digits");
-        let byte = |pair: &[u8]| {
-            let pair = std::str::from_utf8(pair).ok()?;
-            u8::from_str_radix(pair, 16).ok()
-        };
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
-        let bytes = bytes.filter(|_| text.len() == 2 * RANDOM).ok_or_else(wrong)?;
-        bytes.try_into().map(Digest).map_err(|_| wrong())
-    }
-}
-
-impl From<Digest> for String {
-    fn from(digest: Digest) -> Self {
-        digest.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// A token as the file has it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -205,11 +157,16 @@ impl Tokens {
     /// The name and the grant of a token that counts now. It is noted as used.
     #[must_use]
     pub fn find(&self, shown: &str) -> Option<(String, Grant)> {
-        let (now, digest) = (Timestamp::now(), Digest::of(shown));
+        self.find_digest(&Digest::of(shown.as_bytes()))
+    }
+
+    /// The same by the digest of a token.
+    pub(crate) fn find_digest(&self, digest: &Digest) -> Option<(String, Grant)> {
+        let now = Timestamp::now();
         let tokens = self.0.file.current(read);
         // All of them: the time does not show where it stands among them.
         let found = tokens.iter().fold(None, |found, token| {
-            let is_it = token.is(&digest, now);
+            let is_it = token.is(digest, now);
             found.or(is_it.then_some(token))
         })?;
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -258,7 +215,7 @@ impl Tokens {
                 "the token would be expired: give a later time",
             ));
         }
-        let (token, sha256) = random()?;
+        let (token, sha256) = random(PREFIX)?;
         let made =
             Token { name, sha256, scopes, limits, created_at: now, expires_at, replaced: None };
         let info = info(&made, None);
@@ -286,7 +243,7 @@ impl Tokens {
             let message = format!("the old token would count for {keep:?}: give up to 168h");
             return Err(Error::invalid("keep", message));
         }
-        let (text, sha256) = random()?;
+        let (text, sha256) = random(PREFIX)?;
         let now = Timestamp::now();
         let until = now.saturating_add(jiff::SignedDuration::try_from(keep).unwrap_or_default());
         let until = until.unwrap_or(now);
@@ -377,16 +334,6 @@ fn info(token: &Token, last_used_at: Option<Timestamp>) -> TokenInfo {
     }
 }
 
-fn random() -> Result<(String, Digest)> {
-    let mut bytes = [0; RANDOM];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(ErrorKind::Internal, format!("the system gave no random bytes: {error}"))
-    })?;
-    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
-    let digest = Digest::of(&token);
-    Ok((token, digest))
-}
-
 fn read(path: &Path) -> Result<(Version, Arc<[Token]>)> {
     let (version, text) = private_file::read(path, MAX_FILE_BYTES)?;
     let listed: Listed = serde_json::from_str(&text).map_err(|error| {
@@ -405,6 +352,9 @@ fn write(path: &Path, listed: &Listed) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
 
     fn new(name: &str) -> NewToken {
@@ -445,12 +395,14 @@ mod tests {
     fn a_token_ends_when_it_expires_is_replaced_or_is_revoked() {
         let (_folder, path, tokens) = opened();
         let made = tokens.add(new("ci")).unwrap();
-        let digest = Digest::of(&made.token);
+        let digest = Digest::of(made.token.as_bytes());
         let rotated = tokens.rotate("ci", Duration::from_secs(3_600)).unwrap();
         assert!(tokens.find(&made.token).is_some() && tokens.find(&rotated.token).is_some());
         let (_, kept) = read(&path).unwrap();
         let later = Timestamp::now() + jiff::SignedDuration::from_secs(3_601);
-        assert!(!kept[0].is(&digest, later) && kept[0].is(&Digest::of(&rotated.token), later));
+        assert!(
+            !kept[0].is(&digest, later) && kept[0].is(&Digest::of(rotated.token.as_bytes()), later)
+        );
         let again = tokens.rotate("ci", Duration::ZERO).unwrap();
         assert!(tokens.find(&made.token).is_none() && tokens.find(&rotated.token).is_none());
         tokens.revoke("ci").unwrap();
@@ -462,7 +414,7 @@ mod tests {
         let made = tokens.add(NewToken { expires_at: Some(end), ..new("short") }).unwrap();
         let (_, kept) = read(&path).unwrap();
         assert!(tokens.find(&made.token).is_some());
-        assert!(!kept[0].is(&Digest::of(&made.token), end));
+        assert!(!kept[0].is(&Digest::of(made.token.as_bytes()), end));
         let past = Some(Timestamp::now());
         assert!(tokens.add(NewToken { expires_at: past, ..new("past") }).is_err());
     }

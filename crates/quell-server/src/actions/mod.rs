@@ -247,6 +247,7 @@ fn end_of(shown: &Action) -> AuditEntry {
         count: Some(shown.done),
         before: None,
         after: None,
+        suppressed: None,
     }
 }
 

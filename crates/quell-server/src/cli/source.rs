@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Read as _;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -77,13 +78,30 @@ pub(crate) fn read_argument(text: &str) -> anyhow::Result<String> {
     })
 }
 
+/// The path of a server's Unix socket, where `--server` names one: `unix:/run/quell/quell.sock`.
+fn socket_of(server: &Url) -> anyhow::Result<Option<PathBuf>> {
+    if server.scheme() != "unix" {
+        return Ok(None);
+    }
+    // The same path as a URL that has one.
+    let file = Url::parse(&format!("file://{}", server.path())).ok();
+    let path =
+        file.filter(|_| server.path().starts_with('/')).and_then(|url| url.to_file_path().ok());
+    let remedy = "give an absolute path, as in unix:/run/quell/quell.sock";
+    Ok(Some(path.with_context(|| format!("--server {server}: {remedy}"))?))
+}
+
 /// The URL of a path of the server.
 pub(crate) fn join(server: &Server, parts: &[&str]) -> anyhow::Result<Url> {
     joined(&server.url()?, parts)
 }
 
 fn joined(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
-    let mut url = server.clone();
+    let mut url = match socket_of(server)? {
+        // The socket's server answers to this name.
+        Some(_) => Url::parse("http://localhost")?,
+        None => server.clone(),
+    };
     match url.path_segments_mut() {
         Ok(mut path) => path.pop_if_empty().extend(parts),
         Err(()) => {
@@ -157,8 +175,13 @@ impl Remote {
         let client = https::client(url.scheme()).timeout(patience);
         // A proxy of the environment has no way to this machine's loopback.
         let client = if on_loopback { client.no_proxy() } else { client };
+        let client = match socket_of(&url)? {
+            Some(path) => client.unix_socket(path),
+            None => client,
+        };
         // A client for plain HTTP trusts no certificate, so the user has to name the other address.
-        let client = if url.scheme() == "http" { client.redirect(not_to_tls()) } else { client };
+        let is_plain = url.scheme() != "https";
+        let client = if is_plain { client.redirect(not_to_tls()) } else { client };
         let client = client.build().map_err(|error| {
             let causes = https::causes(&error);
             anyhow::anyhow!(

@@ -12,6 +12,7 @@ pub(crate) mod engine;
 pub(crate) mod exact;
 pub mod fold;
 pub mod key_template;
+mod listen;
 mod parse;
 mod place;
 pub(crate) mod queues;
@@ -22,7 +23,6 @@ mod tasks;
 pub(crate) mod world;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ use quell::{Error, Key, Payload, QueueName, TaskName};
 
 pub use changes::{Change, changes};
 use key_template::KeyTemplate;
+pub use listen::{Listen, Place, SessionTimes, TrustedProxies};
 
 use crate::access::Tokens;
 use crate::alerts::DeclaredAlert;
@@ -43,12 +44,21 @@ use crate::handlers::Handler;
 use crate::redact::Redact;
 use crate::secrets::Secrets;
 use crate::sources::Source;
+use crate::tls::Pair;
 
 /// Everything the server needs to start.
 #[derive(Debug)]
 pub struct Config {
     /// Where to listen.
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// The rights of its Unix sockets.
+    pub socket_mode: u32,
+    /// What its addresses show; without it they have no TLS.
+    pub tls: Option<Pair>,
+    /// The proxies whose headers about their callers are trusted.
+    pub trusted_proxies: TrustedProxies,
+    /// How long sessions last.
+    pub session: SessionTimes,
     /// Where others reach the server; by the address on which it listens where there is none.
     pub url: Option<String>,
     /// Host names that requests may name besides the loopback ones and the address itself.

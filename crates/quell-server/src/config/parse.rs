@@ -3,7 +3,6 @@
 //! Everything that can be wrong is noted with the dotted path of its field; `place` knows the line.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use utoipa::ToSchema;
 use super::DeclaredTask;
 use super::alerts::{RawAlert, alerts};
 use super::duration;
+use super::listen::{Connections, Listen, Mode, RawTls, connections};
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
@@ -27,8 +27,6 @@ use crate::access::Tokens;
 use crate::encryption::FileKeys;
 use crate::secrets::Secrets;
 
-/// The address of a server without a setting.
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
 /// How often a server without a setting evaluates its alerts.
 const ALERT_INTERVAL: Duration = Duration::from_secs(10);
 /// What the URL of a store begins with, in any build; opening it says which of them this build has.
@@ -66,11 +64,25 @@ struct Raw {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawServer {
-    /// address and port; one that is not loopback needs a token
+    /// address and port, or `unix:` and the path of a [Unix socket](server.md#a-unix-socket), or a list of
+    /// up to 8 of them; an address that is not loopback needs a token
     ///
     /// Default: `127.0.0.1:7777`
     #[schema(value_type = String)]
-    listen: Option<Listen>,
+    pub(super) listen: Option<Listen>,
+    /// the mode of Unix sockets
+    ///
+    /// Default: `0600`
+    #[schema(value_type = String)]
+    pub(super) socket_mode: Option<Mode>,
+    /// the certificate
+    #[schema(value_type = String)]
+    pub(super) tls: Option<RawTls>,
+    /// subnets of [proxies](proxy.md) whose headers about their callers are trusted; `unix` for those that
+    /// connect by a Unix socket
+    #[schema(value_type = String)]
+    #[serde(default)]
+    pub(super) trusted_proxies: Vec<String>,
     /// where others reach the server, such as `https://quell.example.com`: targets report
     /// [completions](handlers.md#work-that-takes-long) there. Required for them if the server
     /// listens on all addresses
@@ -91,6 +103,16 @@ pub(super) struct RawServer {
     /// the file of [tokens with scopes](security-model.md#tokens), as `quell tokens` makes it
     #[schema(value_type = String)]
     tokens: Option<String>,
+    /// how long a [session](security-model.md#sessions) lasts without a request
+    ///
+    /// Default: `1h`
+    #[schema(value_type = String)]
+    pub(super) session_idle: Option<Length>,
+    /// how long a session lasts in all
+    ///
+    /// Default: `12h`
+    #[schema(value_type = String)]
+    pub(super) session_max: Option<Length>,
     /// the file to which each [operator's request](security-model.md#audit) is appended
     #[schema(value_type = String)]
     audit_file: Option<String>,
@@ -145,6 +167,15 @@ enum Fallback {
     Open,
     #[default]
     Closed,
+}
+
+impl From<Fallback> for DedupFallback {
+    fn from(fallback: Fallback) -> Self {
+        match fallback {
+            Fallback::Open => DedupFallback::Open,
+            Fallback::Closed => DedupFallback::Closed,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -207,21 +238,6 @@ fn retention(worker: &RawWorker) -> Retention {
     }
 }
 
-/// An address and port.
-#[derive(Clone, Copy, Debug)]
-struct Listen(SocketAddr);
-
-impl<'de> Deserialize<'de> for Listen {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        text.parse().map(Listen).map_err(|_| {
-            de::Error::custom(format!(
-                "{text:?} is not an address and port: write 127.0.0.1:7777 or [::1]:7777"
-            ))
-        })
-    }
-}
-
 /// A size such as `1MiB` or a number of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes(pub(super) usize);
@@ -268,14 +284,15 @@ fn check(
 ) -> Config {
     let token = token(&raw.server, folder, note);
     let tokens = tokens(&raw.server, folder, note);
-    let listen = raw.server.listen.map_or(DEFAULT_LISTEN, |listen| listen.0);
-    if !listen.ip().is_loopback()
+    let Connections { listen, socket_mode, tls, trusted_proxies, session } =
+        connections(&raw.server, folder, note);
+    if let Some(address) = listen.open_address()
         && token.is_none()
         && raw.server.tokens.is_none()
         && !broken("server")
     {
         let message = format!(
-            "{listen} is reachable from elsewhere: set server.tokens, server.token_env or \
+            "{address} is reachable from elsewhere: set server.tokens, server.token_env or \
              server.token_file first"
         );
         note("server.listen", message);
@@ -295,7 +312,7 @@ fn check(
     }
     let queues = queues(raw.queues, note);
     let tasks = tasks(raw.tasks, folder, broken, note);
-    if url.is_none() && listen.ip().is_unspecified() && tasks.values().any(reports_later) {
+    if url.is_none() && !listen.has_a_url() && tasks.values().any(reports_later) {
         let message = format!("is missing: targets cannot report their completions to {listen}");
         note("server.url", message);
     }
@@ -309,6 +326,10 @@ fn check(
     }
     Config {
         listen,
+        socket_mode,
+        tls,
+        trusted_proxies,
+        session,
         url,
         allowed_hosts: raw.server.allowed_hosts,
         token,
@@ -316,10 +337,7 @@ fn check(
         audit: raw.server.audit_file.as_ref().map(|file| folder.join(file)),
         keys,
         max_body: raw.server.max_body.map_or(1 << 20, |bytes| bytes.0),
-        dedup_fallback: match raw.store.dedup_fallback {
-            Fallback::Open => DedupFallback::Open,
-            Fallback::Closed => DedupFallback::Closed,
-        },
+        dedup_fallback: raw.store.dedup_fallback.into(),
         store: store_url(raw.store, note),
         concurrency: raw.worker.concurrency.unwrap_or(32),
         grace: raw.worker.grace.map_or(Duration::from_secs(30), |grace| grace.0),

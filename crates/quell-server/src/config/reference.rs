@@ -8,6 +8,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::alerts::RawAlert;
+use super::listen::RawTls;
 use super::parse::{RawEncryption, RawServer, RawStore, RawWorker};
 use super::queues::QueueText;
 use super::schedules::RawSchedule;
@@ -86,7 +87,7 @@ fn described(schema: &RefOr<Schema>) -> String {
 
 fn tables() -> Vec<Table> {
     vec![
-        Table::of::<RawServer>("server", ""),
+        Table::of::<RawServer>("server", "").with::<RawTls>("tls"),
         Table::of::<RawStore>("store", ""),
         Table::of::<RawEncryption>("encryption", ""),
         Table::of::<RawWorker>("worker", ""),

@@ -4,9 +4,10 @@
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::Config;
+use super::{Config, Place};
 use crate::handlers::Handler;
 
 /// A setting and what is wrong with what it names.
@@ -36,32 +37,47 @@ pub(crate) fn of_handlers(config: &Config) -> Vec<Fault> {
 /// All that is wrong, but for an address in use: a server that runs with this file uses it.
 pub(super) fn faults(config: &Config) -> Vec<Fault> {
     let mut faults = of_handlers(config);
-    faults.extend(of_address(config));
+    faults.extend(of_places(config));
     faults.extend(of_store(&config.store));
     faults
 }
 
-fn of_address(config: &Config) -> Option<Fault> {
-    let error = TcpListener::bind(config.listen).err()?;
-    let message = format!("cannot listen on {}: {error}", config.listen);
-    (error.kind() != ErrorKind::AddrInUse).then(|| ("server.listen".to_owned(), message))
+fn of_places(config: &Config) -> impl Iterator<Item = Fault> {
+    let fault = |place: &Place| match place {
+        Place::Tcp(address) => {
+            let error = TcpListener::bind(address).err()?;
+            let message = format!("cannot listen on {address}: {error}");
+            (error.kind() != ErrorKind::AddrInUse).then_some(message)
+        }
+        Place::Unix(path) => of_folder(path),
+    };
+    let faults = config.listen.places().iter().filter_map(fault);
+    faults.map(|message| ("server.listen".to_owned(), message))
 }
 
-/// Whether another process listens at the address.
-pub(crate) fn is_in_use(config: &Config) -> bool {
-    let bound = TcpListener::bind(config.listen);
-    bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+/// The places where another process listens.
+pub(crate) fn in_use(config: &Config) -> impl Iterator<Item = &Place> {
+    config.listen.places().iter().filter(|place| match place {
+        Place::Tcp(address) => {
+            TcpListener::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+        }
+        Place::Unix(path) => UnixStream::connect(path).is_ok(),
+    })
 }
 
 /// The folder of an SQLite file; other stores are elsewhere.
 fn of_store(url: &str) -> Option<Fault> {
     let file = url.strip_prefix("sqlite://")?.split('?').next()?;
-    let folder = Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    of_folder(Path::new(file)).map(|message| ("store.url".to_owned(), message))
+}
+
+/// What is wrong with the folder in which a file is to be made.
+fn of_folder(file: &Path) -> Option<String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let shown = folder.display();
-    let message = match std::fs::metadata(folder) {
-        Ok(found) if found.is_dir() => return None,
-        Ok(_) => format!("{shown} is no folder"),
-        Err(error) => format!("the folder {shown} cannot be used: {error}"),
-    };
-    Some(("store.url".to_owned(), message))
+    match std::fs::metadata(folder) {
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => Some(format!("{shown} is no folder")),
+        Err(error) => Some(format!("the folder {shown} cannot be used: {error}")),
+    }
 }

@@ -52,7 +52,8 @@ fn is_host_name(text: &str) -> bool {
 }
 
 impl Allowed {
-    fn covers(&self, host: &str, address: IpAddr) -> bool {
+    /// Whether it is for this host, or has this address.
+    pub(crate) fn covers(&self, host: &str, address: IpAddr) -> bool {
         match self {
             Allowed::Host(name) => name.eq_ignore_ascii_case(host),
             Allowed::Subnet(IpAddr::V4(net), bits) => match address {

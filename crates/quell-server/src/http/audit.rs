@@ -1,9 +1,11 @@
 //! Records what operators do, and shows the newest of it.
 
+use std::time::Instant;
+
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
-use axum::http::Method;
+use axum::extract::{MatchedPath, Query, Request, State};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use quell::queue::QueueInfo;
@@ -11,15 +13,21 @@ use quell::{QueueName, TaskName};
 use serde_json::Value;
 
 use super::Api;
-use super::auth::Access;
+use super::auth::{Access, name_of};
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use super::objects::param;
+use super::peer::Client;
+use super::rules::{self, Needs};
+use crate::access::Right;
 use crate::actions::now;
 use crate::view::{self, AuditEntry, Caller};
 
 /// The most entries of an answer.
 const MOST: usize = 200;
+
+/// The most characters of a refused request's path that are kept.
+const MAX_REFUSED_PATH: usize = 256;
 
 /// How many jobs a request has changed, as its handler says.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +55,54 @@ pub(super) async fn record(State(api): State<Api>, mut request: Request, next: N
         count: answer.extensions().get::<Count>().map(|Count(count)| *count),
         before: before.filter(|_| answer.status().is_success()),
         after,
+        suppressed: None,
     });
     answer
+}
+
+/// Records a refused request, if it is for operators or administrators.
+pub(super) fn refused(api: &Api, client: &Client, request: &Request, refusal: &ApiError) {
+    let status = refusal.status();
+    if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return;
+    }
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let Some((operation, rule)) = rules::of_request(path, request.method()) else { return };
+    if !matches!(rule.needs, Needs::Right(Right::Operate | Right::Admin)) {
+        return;
+    }
+    let name = name_of(api, request.headers());
+    let by = Caller { peer: client.shown.clone(), token: name.is_some(), name };
+    let path: String = request.uri().path().chars().take(MAX_REFUSED_PATH).collect();
+    let (method, entry) = (request.method().as_str(), entry(by, operation, status));
+    api.audit.refuse(AuditEntry { method: method.to_owned(), path, ..entry }, Instant::now());
+}
+
+/// Records a login that failed.
+pub(super) fn failed_login(api: &Api, client: &Client) {
+    let by = Caller { peer: client.shown.clone(), token: false, name: None };
+    api.audit.refuse(entry(by, "session_begin", StatusCode::UNAUTHORIZED), Instant::now());
+}
+
+/// Records the begin or the end of a session.
+pub(super) fn session(api: &Api, by: Caller, operation: &str) {
+    api.audit.record(entry(by, operation, StatusCode::OK));
+}
+
+/// An entry about sessions.
+fn entry(by: Caller, operation: &str, status: StatusCode) -> AuditEntry {
+    AuditEntry {
+        at: now(),
+        by,
+        operation: operation.to_owned(),
+        method: if operation == "session_end" { "DELETE" } else { "POST" }.to_owned(),
+        path: "/v1/session".to_owned(),
+        status: status.as_u16(),
+        count: None,
+        before: None,
+        after: None,
+        suppressed: None,
+    }
 }
 
 /// What a request changes: its settings are recorded.

@@ -32,6 +32,19 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
 }
 
 impl JsonBody {
+    /// The body of a request with these headers.
+    pub(super) fn of(headers: &HeaderMap, bytes: Result<Bytes, BytesRejection>) -> Self {
+        JsonBody { is_json: is_json(headers), bytes }
+    }
+
+    /// Its bytes, whatever they are, within the bound of size.
+    pub(super) fn bytes(self) -> Result<Bytes, ApiError> {
+        self.bytes.map_err(|rejection| {
+            let status = rejection.status();
+            ApiError::new(status, "body", format!("cannot read the body: {rejection}"))
+        })
+    }
+
     /// Its bytes, if they are JSON by the request's `content-type`, within the bound of size. The caller
     /// bounds the depth.
     pub(super) fn read_of_any_depth(self) -> Result<Bytes, ApiError> {
@@ -39,10 +52,7 @@ impl JsonBody {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(ApiError::new(status, "content-type", "send application/json"));
         }
-        self.bytes.map_err(|rejection| {
-            let status = rejection.status();
-            ApiError::new(status, "body", format!("cannot read the body: {rejection}"))
-        })
+        self.bytes()
     }
 
     /// The same within the bounds of size and depth.

@@ -1,9 +1,9 @@
-//! Bounds of every request: its time, and a panic of its handler.
+//! Bounds of every request: its head, its time, and a panic of its handler.
 
 use std::panic::AssertUnwindSafe;
 
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -11,8 +11,16 @@ use futures_util::FutureExt;
 use super::REQUEST_TIMEOUT;
 use super::error::ApiError;
 
-/// Ends a request that takes too long or panics with an error response.
+/// The bytes of a request's head.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// Ends a request that takes too long or panics with an error response, and refuses one with too long a head.
 pub(super) async fn bounds(request: Request, next: Next) -> Response {
+    if head_bytes(&request) > MAX_HEAD_BYTES {
+        let message = format!("the request's head has more than {MAX_HEAD_BYTES} bytes, the limit");
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return ApiError::new(status, "headers", message).into_response();
+    }
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
     match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
@@ -25,6 +33,16 @@ pub(super) async fn bounds(request: Request, next: Next) -> Response {
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "request", message).into_response()
         }
     }
+}
+
+/// The bytes of a request's head as it was sent, but for white space that says nothing.
+fn head_bytes(request: &Request) -> usize {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let line = request.method().as_str().len() + path + "  HTTP/1.1\r\n".len();
+    let of_header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    line + request.headers().iter().map(of_header).sum::<usize>() + "\r\n".len()
 }
 
 #[cfg(test)]

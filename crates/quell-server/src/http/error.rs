@@ -71,6 +71,8 @@ pub(crate) struct ApiError {
     field: Option<String>,
     message: String,
     id: Option<String>,
+    /// After how many seconds to try again, where it is later than usual.
+    retry_after: Option<u64>,
 }
 
 impl ApiError {
@@ -87,7 +89,7 @@ impl ApiError {
             _ => "invalid",
         };
         let (field, message) = (Some(field.to_owned()), message.into());
-        ApiError { status, kind, field, message, id: None }
+        ApiError { status, kind, field, message, id: None, retry_after: None }
     }
 
     pub(crate) fn invalid(field: &str, message: impl Into<String>) -> Self {
@@ -107,6 +109,11 @@ impl ApiError {
     pub(crate) fn with_message(mut self, change: impl FnOnce(String) -> String) -> Self {
         self.message = change(self.message);
         self
+    }
+
+    /// The same, to try again after these seconds.
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        ApiError { retry_after: Some(seconds), ..self }
     }
 
     /// What is said of it.
@@ -130,7 +137,7 @@ impl ApiError {
         let id = format!("{:016x}", fastrand::u64(..));
         error!(id, kind, error = %why, "request failed");
         let message = format!("the server failed: its log has the error under {id}");
-        ApiError { status, kind, field: None, message, id: Some(id) }
+        ApiError { status, kind, field: None, message, id: Some(id), retry_after: None }
     }
 }
 
@@ -193,7 +200,7 @@ impl From<quell::Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let ApiError { status, kind, field, message, id } = self;
+        let ApiError { status, kind, field, message, id, retry_after } = self;
         let problem = Problem {
             about: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or_default().to_owned(),
@@ -204,7 +211,7 @@ impl IntoResponse for ApiError {
         let mut response = (status, Json(problem)).into_response();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after.unwrap_or(1)));
         }
         response
     }

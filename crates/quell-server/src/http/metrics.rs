@@ -41,6 +41,7 @@ pub fn recorder() -> anyhow::Result<PrometheusHandle> {
     );
     describe_gauge!("quell_alert", "Whether an alert is raised.");
     describe_counter!("quell_audit_failures_total", "Audit entries that the file could not take.");
+    describe_counter!("quell_audit_suppressed_total", "Refused requests that were counted only.");
     *recorder = Some(handle.clone());
     Ok(handle)
 }

@@ -21,12 +21,14 @@ mod jobs;
 pub mod metrics;
 mod objects;
 mod openapi;
+mod peer;
 mod pull;
 mod queues;
 mod quiet;
 mod results;
 mod rules;
 mod schedules;
+mod session;
 mod settle;
 mod sources;
 mod tasks;
@@ -54,20 +56,20 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::access::Tokens;
+use crate::access::{Attempts, Sessions, Tokens};
 use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
 use crate::audit::Audit;
-use crate::config::{Config, DeclaredTask};
+use crate::config::{Config, DeclaredTask, SessionTimes, TrustedProxies};
 use crate::redact::Rules;
 use crate::secrets::Secrets;
 use auth::Access;
-pub use auth::Peer;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;
 use error::{ApiError, Refused};
 pub use health::{Health, lost};
+pub use peer::Peer;
 pub use pull::Pull;
 pub use sources::Sources;
 
@@ -104,6 +106,16 @@ pub struct Api {
     pub audit: Audit,
     /// Host names that requests may name.
     pub hosts: Arc<[String]>,
+    /// The proxies whose headers about their callers are trusted.
+    pub proxies: TrustedProxies,
+    /// Whether browsers are to use HTTPS only from now on.
+    pub strict_transport: bool,
+    /// The sessions of browsers.
+    pub sessions: Sessions,
+    /// How long they last.
+    pub session_times: SessionTimes,
+    /// Failed logins.
+    pub(crate) attempts: Attempts,
     /// The largest body, in bytes.
     pub max_body: usize,
     /// Looks at the store for health checks.
@@ -137,7 +149,12 @@ impl Api {
             metrics: metrics::recorder()?,
             token: None,
             tokens: None,
-            hosts: hosts(config.listen, Vec::new()),
+            hosts: hosts(config.listen.addresses(), Vec::new()),
+            proxies: TrustedProxies::default(),
+            strict_transport: false,
+            sessions: Sessions::default(),
+            session_times: config.session,
+            attempts: Attempts::default(),
             max_body: config.max_body,
             health: Health::new(quell.clone()),
             stopping,
@@ -158,13 +175,13 @@ impl Api {
 
 /// The host names that stand for this server.
 #[must_use]
-pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
+pub fn hosts(addresses: impl Iterator<Item = SocketAddr>, more: Vec<String>) -> Arc<[String]> {
     let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
-    let ip = match address {
+    let ips = addresses.map(|address| match address {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
-    };
-    own.into_iter().chain([ip]).chain(more).collect()
+    });
+    own.into_iter().chain(ips).chain(more).collect()
 }
 
 /// All routes behind the checks.
@@ -176,13 +193,14 @@ pub fn router(api: Api) -> Router {
     Router::from(routes(&api, max_body))
         .route("/", get(index))
         .merge(openapi::routes())
+        .merge(session::pages())
         .fallback(|| async { ApiError::not_found("path", "no such path") })
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(max_body))
         .layer(from_fn_with_state(api.clone(), auth::admit))
         .merge(open_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
-        .layer(from_fn(auth::private))
+        .layer(from_fn_with_state(api.clone(), auth::private))
         .with_state(api)
 }
 
@@ -220,6 +238,7 @@ fn callers() -> OpenApiRouter<Api> {
         .routes(routes!(settle::settle))
         .routes(routes!(pull::leave))
         .routes(routes!(metrics_page))
+        .merge(session::routes())
 }
 
 /// What operators read and do; changes are logged with their callers.

@@ -24,13 +24,16 @@ use super::triggers::{length, listed, shortened};
 use crate::alerts::Tally;
 use crate::progress::{MAX_PROGRESS, Reports};
 use crate::redact::Texts;
+use crate::serve::most_connections;
 use crate::view;
 
 /// How long a claim waits that does not say so.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The most claims that wait at once: other requests need connections, too.
-const MOST_WAITING: usize = 768;
+/// The most claims that wait at once, of 1,024 connections: other requests need connections, too.
+fn most_waiting() -> usize {
+    most_connections() / 4 * 3
+}
 
 /// What the routes of pull workers share.
 #[derive(Clone, Debug)]
@@ -49,7 +52,7 @@ impl Pull {
     #[must_use]
     pub fn new(tasks: PullTasks, tally: Arc<Tally>, lease: Duration) -> Self {
         let lease = lease.clamp(MIN_LEASE, MAX_LEASE);
-        let places = Arc::new(Semaphore::new(MOST_WAITING));
+        let places = Arc::new(Semaphore::new(most_waiting()));
         Pull { tasks, tally, reports: Arc::default(), lease, places }
     }
 
@@ -218,7 +221,7 @@ pub(super) async fn claim(
     claim.lease = api.pull.lease(lease.as_deref())?;
     let place = if claim.wait.is_zero() { None } else { Some(api.pull.places.try_acquire()) };
     if let Some(Err(_)) = place {
-        let message = format!("{MOST_WAITING} claims wait at this server already, the limit");
+        let message = format!("{} claims wait at this server already, the limit", most_waiting());
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "wait", message));
     }
     let handed = api.pull.tasks.claim(claim).await?;

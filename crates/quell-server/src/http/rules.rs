@@ -113,6 +113,10 @@ const RULES: &[(&str, Rule)] = &[
     ("server_health", rule(Needs::Nothing, Objects::None)),
     ("server_metrics", right(Right::Read, Objects::Filtered)),
     ("server_readiness", rule(Needs::Nothing, Objects::None)),
+    // The token of its body is the proof.
+    ("session_begin", rule(Needs::Proof, Objects::None)),
+    ("session_end", rule(Needs::Nothing, Objects::None)),
+    ("session_show", rule(Needs::Nothing, Objects::None)),
     ("sources_deliver", rule(Needs::Proof, Objects::None)),
     ("sources_list", right(Right::Read, Objects::Filtered)),
     ("tasks_put", right(Right::Admin, Objects::Task)),

@@ -62,8 +62,7 @@ impl Generation {
         let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());
         let (pull, completions) = tasks_elsewhere(common, &tasks, config.lease, before)?;
         side.spawn(completions.clone().watch(retired.clone()));
-        let address = common.address;
-        let base_url = config.url.unwrap_or_else(|| format!("http://{address}")).into();
+        let base_url = config.url.unwrap_or_else(|| common.own_url()).into();
         if !tasks.is_empty() {
             let stopping = CancellationToken::new();
             let end_grace = end_grace(common.stop_working.clone(), config.grace, stopping.clone());
@@ -117,7 +116,12 @@ impl Generation {
             metrics: common.metrics.clone(),
             token: config.token,
             tokens: config.tokens,
-            hosts: http::hosts(address, config.allowed_hosts),
+            hosts: http::hosts(common.addresses(), config.allowed_hosts),
+            proxies: config.trusted_proxies,
+            strict_transport: common.is_strict(),
+            sessions: common.sessions.clone(),
+            attempts: common.attempts.clone(),
+            session_times: config.session,
             max_body: config.max_body,
             health: common.health.clone(),
             stopping: common.stop_working.clone(),

@@ -6,11 +6,14 @@
 //!
 //! A reload (SIGHUP) reads the file again and starts the next `generation`; one that is broken changes nothing.
 
+mod bind;
+mod connections;
 mod generation;
 mod listen;
 mod reload;
+mod stream;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,20 +22,22 @@ use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::Quell;
 use quell::history::Sink;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::access::{Attempts, Sessions};
 use crate::actions::Actions;
 use crate::alerts::Tally;
 use crate::audit::Audit;
-use crate::config::{Config, world};
+use crate::config::{Config, Place, world};
 use crate::declare::{self, Apply};
 use crate::encryption::FileKeys;
 use crate::history::FileSink;
 use crate::http::Health;
+use crate::tls::Certificate;
+pub(crate) use connections::most as most_connections;
 use generation::Generation;
 
 /// `quell serve`.
@@ -83,9 +88,8 @@ pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
 fn check(path: &Path, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
     let config = Config::load_and_check(path)?;
     writeln!(out, "{}: fine, {} tasks", path.display(), config.tasks.len())?;
-    if world::is_in_use(&config) {
-        let listen = config.listen;
-        writeln!(out, "note: server.listen: {listen} is in use, as by a server that runs")?;
+    for place in world::in_use(&config) {
+        writeln!(out, "note: server.listen: {place} is in use, as by a server that runs")?;
     }
     Ok(())
 }
@@ -100,7 +104,9 @@ async fn serve(
     let mut hangups = crate::signal::hangups()?;
     let mut signal = std::pin::pin!(signal);
     let mut server = Server::start(config, history).await?;
-    writeln!(out, "listening on http://{}", server.address())?;
+    // In one write: a reader may go away after the first line.
+    let lines: String = server.urls().map(|url| format!("listening on {url}\n")).collect();
+    out.write_all(lines.as_bytes())?;
     out.flush()?;
     crate::signal::ready();
     loop {
@@ -126,7 +132,14 @@ async fn serve(
 /// What all generations share.
 #[derive(Debug)]
 struct Common {
-    address: SocketAddr,
+    /// The places, with the ports that they got.
+    places: Vec<Place>,
+    /// The certificate of its addresses.
+    tls: Option<Arc<Certificate>>,
+    /// Sessions go on over a reload.
+    sessions: Sessions,
+    /// So do failed logins.
+    attempts: Attempts,
     quell: Quell,
     /// One for good: a reload changes its file.
     audit: Audit,
@@ -139,6 +152,33 @@ struct Common {
     tally: Arc<Tally>,
     stop_listening: CancellationToken,
     stop_working: CancellationToken,
+}
+
+impl Common {
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.places.iter().filter_map(|place| match place {
+            Place::Tcp(address) => Some(*address),
+            Place::Unix(_) => None,
+        })
+    }
+
+    /// Where others on this machine reach it, at least.
+    fn own_url(&self) -> String {
+        match self.addresses().next() {
+            Some(address) => format!("{}://{address}", self.scheme()),
+            None => "http://localhost".to_owned(),
+        }
+    }
+
+    /// Whether browsers are to use TLS only. One that got this on loopback would refuse other servers there.
+    fn is_strict(&self) -> bool {
+        self.tls.is_some() && self.addresses().any(|address| !address.ip().is_loopback())
+    }
+
+    /// How its addresses are spoken to.
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
 }
 
 /// A server that runs.
@@ -161,10 +201,14 @@ impl Server {
     ///
     /// # Errors
     /// What is wrong with the store or the address.
-    pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
+    pub async fn start(mut config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
         // Before the worker, which looks its counters up once.
         let metrics = crate::http::metrics::recorder()?;
-        let (listener, address) = bind(config.listen).await?;
+        let listeners = bind::bind(&config).await?;
+        let places: Vec<Place> = listeners.iter().map(bind::Listener::place).collect();
+        let fixed = reload::Fixed::of(&config);
+        let tls = config.tls.take().map(Certificate::new);
+        let acceptor = tls.as_ref().map(Certificate::acceptor).transpose()?;
         let audit = Audit::default();
         open_audit(&audit, &config)?;
         let quell = open(&config, history).await?;
@@ -175,8 +219,14 @@ impl Server {
         side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
         let actions = Actions::start(quell.clone(), audit.clone(), stop_working.clone(), &mut side);
         let (tally, health) = (Arc::default(), Health::new(quell.clone()));
+        if let Some(certificate) = &tls {
+            side.spawn(Arc::clone(certificate).watch(stop_listening.clone()));
+        }
         let common = Common {
-            address,
+            places,
+            tls,
+            sessions: Sessions::default(),
+            attempts: Attempts::default(),
             quell,
             audit,
             actions,
@@ -187,18 +237,35 @@ impl Server {
             stop_listening,
             stop_working,
         };
-        let (fixed, text) = (reload::Fixed::of(&config), config.text.clone());
+        let text = config.text.clone();
         let (now, routes) = Generation::start(&common, config, None)?;
-        let (routes, read) = watch::channel(routes);
-        side.spawn(listen::listen(listener, read, common.stop_listening.clone()));
-        info!(%address, "listening");
+        let (routes, app) = watch::channel(routes);
+        let shared = listen::Shared {
+            app,
+            connections: connections::Connections::new(),
+            tls: acceptor,
+            stop: common.stop_listening.clone(),
+        };
+        for listener in listeners {
+            info!(place = %listener.place(), "listening");
+            side.spawn(listen::listen(listener, shared.clone()));
+        }
         Ok(Server { common, fixed, text, routes, now, retired: JoinSet::new(), side })
     }
 
-    /// The address on which it listens.
+    /// The first address on which it listens; port 0 where it listens on Unix sockets only.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.common.address
+        self.common.addresses().next().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// Where it listens, as `--server` names each place.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        let scheme = self.common.scheme();
+        self.common.places.iter().map(move |place| match place {
+            Place::Tcp(address) => format!("{scheme}://{address}"),
+            Place::Unix(_) => place.to_string(),
+        })
     }
 
     /// The client and store behind it.
@@ -248,14 +315,6 @@ fn open_audit(audit: &Audit, config: &Config) -> anyhow::Result<()> {
     let Some(path) = &config.audit else { return Ok(()) };
     let cannot = || format!("server.audit_file: cannot open {}", path.display());
     audit.reopen(path).with_context(cannot)
-}
-
-async fn bind(listen: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(listen).await.with_context(|| {
-        format!("server.listen: cannot listen on {listen}: choose another address or port")
-    })?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }
 
 /// Opens the store, with the history where one is wanted.

@@ -2,19 +2,21 @@
 //!
 //! Invariant: a file that is broken, or that cannot be applied, leaves everything as it was.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tracing::{error, info, warn};
 
 use super::generation::Generation;
 use super::{Server, declare, open_audit, warn_of_faults, without_password};
-use crate::config::{Change, Config, changes};
+use crate::config::{Change, Config, Listen, changes};
 
 /// What cannot change while a server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fixed {
-    listen: SocketAddr,
+    listen: Listen,
+    socket_mode: u32,
+    /// Whether there is TLS; its files may change.
+    is_tls: bool,
     store: String,
     dedup_fallback: quell::trigger::DedupFallback,
     keys: Option<PathBuf>,
@@ -22,9 +24,14 @@ pub(super) struct Fixed {
 
 impl Fixed {
     pub(super) fn of(config: &Config) -> Self {
-        let (listen, store) = (config.listen, config.store.clone());
-        let keys = config.keys.as_ref().map(|keys| keys.path().to_owned());
-        Fixed { listen, store, dedup_fallback: config.dedup_fallback, keys }
+        Fixed {
+            listen: config.listen.clone(),
+            socket_mode: config.socket_mode,
+            is_tls: config.tls.is_some(),
+            store: config.store.clone(),
+            dedup_fallback: config.dedup_fallback,
+            keys: config.keys.as_ref().map(|keys| keys.path().to_owned()),
+        }
     }
 }
 
@@ -60,10 +67,11 @@ impl Server {
     ///
     /// # Errors
     /// Why it cannot be applied: then the one before goes on.
-    pub async fn reload(&mut self, config: Config) -> anyhow::Result<()> {
+    pub async fn reload(&mut self, mut config: Config) -> anyhow::Result<()> {
         let fixed = Fixed::of(&config);
         if fixed != self.fixed {
-            let fields = "server.listen, store.url, store.dedup_fallback or encryption.keys_file";
+            let fields = "server.listen, server.socket_mode, whether there is server.tls, store.url, \
+                          store.dedup_fallback or encryption.keys_file";
             warn!("{fields} changed: that takes a restart, and until then the old value holds");
         }
         open_audit(&self.common.audit, &config)?;
@@ -71,6 +79,9 @@ impl Server {
         let (quell, text) = (&self.common.quell, config.text.clone());
         let newer = config.keys.clone();
         declare::apply(quell, &config.queues, &config.schedules, config.apply).await?;
+        if let (Some(certificate), Some(pair)) = (&self.common.tls, config.tls.take()) {
+            certificate.set(pair);
+        }
         let (next, routes) = Generation::start(&self.common, config, Some(&self.now))?;
         if let (Some(keys), Some(newer)) = (&self.common.keys, &newer) {
             keys.take_over(newer);

@@ -32,6 +32,9 @@ pub struct AuditEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub after: Option<Value>,
+    /// Of a refused request: how many were refused before it without an entry of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<u64>,
 }
 
 /// The newest entries of this server's audit.

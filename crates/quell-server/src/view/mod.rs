@@ -13,6 +13,7 @@ mod pull;
 mod queue;
 mod receipt;
 mod schedule;
+mod session;
 mod source;
 mod token;
 mod worker;
@@ -39,6 +40,7 @@ pub use pull::{
 pub use queue::{Queue, Queues, Rate, Task, Tasks, Thresholds};
 pub use receipt::Receipt;
 pub use schedule::{Schedule, Schedules};
+pub use session::{EndedSession, Session};
 pub use source::{WebhookSource, WebhookSources};
 pub use token::{MadeToken, RevokedToken, Token, Tokens};
 pub use worker::{Worker, Workers};

@@ -200,7 +200,14 @@ async fn every_operation_answers_the_scopes_that_permit_it_and_refuses_the_other
     }
     assert!(cells > 300, "{cells}");
     open.sort();
-    let expected = ["completions_complete", "server_health", "sources_deliver"];
+    let expected = [
+        "completions_complete",
+        "server_health",
+        "session_begin",
+        "session_end",
+        "session_show",
+        "sources_deliver",
+    ];
     assert_eq!(open.iter().filter(|id| *id != "server_readiness").collect::<Vec<_>>(), expected);
     scene.stop().await;
 }
@@ -473,22 +480,24 @@ async fn every_operator_call_is_recorded_with_who_and_what_was_before_and_after(
         .collect();
     let expected = [
         ("queues_pause", "operate"),
+        ("queues_resume", "read"),
         ("queues_patch", "admin"),
         ("dead_redrive", "operate"),
         ("tokens_add", "admin"),
     ];
     assert_eq!(named, expected, "{shown:#}");
-    let (pause, patched) = (entries[0], entries[1]);
+    assert_eq!((&entries[1]["status"], &entries[0]["status"]), (&json!(403), &json!(200)));
+    let (pause, patched) = (entries[0], entries[2]);
     assert_eq!(
         (&pause["before"]["paused"], &pause["after"]["paused"]),
         (&json!(false), &json!(true))
     );
     let limits = (&patched["before"]["concurrency"], &patched["after"]["concurrency"]);
     assert_eq!(limits, (&json!(3), &json!(9)));
-    assert_eq!(entries[2]["count"], 3, "a bulk call is one entry with its number");
+    assert_eq!(entries[3]["count"], 3, "a bulk call is one entry with its number");
     assert!(pause["by"]["peer"] == "127.0.0.1" && pause["at"].is_string());
     let text = std::fs::read_to_string(scene.audit()).unwrap();
-    assert_eq!(text.lines().count(), 4);
+    assert_eq!(text.lines().count(), 5);
     for secret in ["canary-of-the-payload", made["token"].as_str().unwrap(), &scene.shown["admin"]]
     {
         assert!(!text.contains(secret) && !shown.to_string().contains(secret), "{text}");

@@ -48,6 +48,96 @@ async fn a_request_has_at_most_64_headers() {
 }
 
 #[tokio::test]
+async fn a_request_head_has_at_most_64_kib() {
+    let served = serve(TASKS).await;
+    let request = |bytes: usize| {
+        let begin = "GET /v1/healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: ";
+        let rest = bytes - begin.len() - 4;
+        format!("{begin}{}\r\n\r\n", "y".repeat(rest))
+    };
+    let fits = raw(&served, &request(64 << 10)).await;
+    assert!(fits.starts_with("HTTP/1.1 200"), "{fits}");
+    let large = raw(&served, &request((64 << 10) + 1)).await;
+    assert!(large.starts_with("HTTP/1.1 431"), "{large}");
+    served.server.stop().await.unwrap();
+}
+
+/// Each bound of a request at its most and at one more.
+#[tokio::test]
+async fn bounds_hold_at_their_most_and_refuse_one_more() {
+    let served = serve(&format!("{TASKS}[tasks.pulled]\npull = true\n")).await;
+    let nested = |levels: usize| {
+        // The body itself is the first level.
+        let inner = levels - 1;
+        format!("{{\"payload\":{}{}}}", "[".repeat(inner), "]".repeat(inner))
+    };
+    let sized = |bytes: usize| {
+        let empty = r#"{"payload":""}"#.len();
+        format!("{{\"payload\":\"{}\"}}", "x".repeat(bytes - empty))
+    };
+    let claim = |limit: usize| {
+        let process = json!({ "incarnation": 1 });
+        json!({ "tasks": ["pulled"], "limit": limit, "wait": "0s", "process": process }).to_string()
+    };
+    let renewal = |n: usize| {
+        let leases = vec![json!({ "lease": "1:1:1" }); n];
+        json!({ "leases": leases, "process": { "incarnation": 1 } }).to_string()
+    };
+    let triggers = "/v1/tasks/plain/triggers";
+    let many = "[".repeat(100_000);
+    for (what, path, fits, one_more) in [
+        ("nested levels", triggers, nested(64), nested(65)),
+        ("a body", triggers, sized(1 << 20), sized((1 << 20) + 1)),
+        ("a claim", "/v1/workers/w/claim", claim(1_000), claim(1_001)),
+        ("brackets", triggers, nested(2), many),
+    ] {
+        let (status, reply) = served.post(path, &fits).await;
+        let is_bound = |reply: &Value| {
+            let text = reply["error"]["message"].as_str().unwrap_or_default();
+            ["limit", "up to", "at most", "too large", "length"]
+                .iter()
+                .any(|word| text.contains(word))
+        };
+        assert!(status < 300 || !is_bound(&reply), "{what}: {status} {reply}");
+        let (status, reply) = served.post(path, &one_more).await;
+        assert!(matches!(status, 400 | 413 | 422) && is_bound(&reply), "{what}: {status} {reply}");
+    }
+    let (status, reply) = served.post("/v1/workers/w/renew", &renewal(1_001)).await;
+    assert!(matches!(status, 400 | 422), "{status} {reply}");
+    assert_eq!(served.get("/v1/jobs?limit=200").await.0, 200);
+    assert_eq!(served.get("/v1/jobs?limit=201").await.0, 422);
+    served.server.stop().await.unwrap();
+}
+
+/// Requirement 18: what is served is part of the program, whatever a path asks for.
+#[tokio::test]
+async fn no_path_leads_to_a_file() {
+    let served = serve(TASKS).await;
+    for path in [
+        "/../Cargo.toml",
+        "/login/../../etc/passwd",
+        "/login.css/../x",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/login.css%00.html",
+        "/..%2f..%2fetc%2fpasswd",
+        "/static/../../etc/passwd",
+        "/.git/config",
+        "//etc/passwd",
+        "/v1/jobs/..%2f..%2fetc%2fpasswd",
+        "/v1/queues/%2e%2e%2fx",
+        "/\\etc\\passwd",
+    ] {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let shown = raw(&served, &request).await;
+        let status = shown.split(' ').nth(1).unwrap_or_default();
+        assert!(matches!(status, "400" | "404" | "422"), "{path}: {shown}");
+        assert!(!shown.contains("root:") && !shown.contains("[package]"), "{path}");
+    }
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_body_is_cut_at_its_limit_even_without_a_length() {
     let served = serve(TASKS).await;
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 16, "x".repeat(1 << 16));

@@ -19,6 +19,8 @@ mod bounds;
 #[cfg(test)]
 mod builds;
 #[cfg(test)]
+mod certificates;
+#[cfg(test)]
 mod chaos;
 #[cfg(test)]
 mod check;
@@ -30,6 +32,8 @@ mod clients;
 mod commands;
 #[cfg(test)]
 mod config;
+#[cfg(test)]
+mod crowds;
 #[cfg(test)]
 mod dead;
 #[cfg(test)]
@@ -65,6 +69,8 @@ mod outputs;
 #[cfg(test)]
 mod program;
 #[cfg(test)]
+mod proxies;
+#[cfg(test)]
 mod pull;
 #[cfg(test)]
 mod pull_ends;
@@ -83,7 +89,11 @@ mod schedules;
 #[cfg(test)]
 mod served;
 #[cfg(test)]
+mod sessions;
+#[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod socket;
 #[cfg(test)]
 mod source_logs;
 #[cfg(test)]
@@ -92,6 +102,8 @@ mod sources;
 mod ssrf;
 #[cfg(test)]
 mod tail;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod top;
 #[cfg(test)]
