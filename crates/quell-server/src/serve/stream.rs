@@ -19,13 +19,14 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 /// A stream that fails once its reader takes nothing for too long.
 pub(super) struct Stream {
     inner: Box<dyn Bytes>,
+    patience: Duration,
     /// Runs while nothing can be written.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stream {
     pub(super) fn new(inner: impl Bytes + 'static) -> Self {
-        Stream { inner: Box::new(inner), stalled: None }
+        Stream { inner: Box::new(inner), patience: WRITE_TIMEOUT, stalled: None }
     }
 
     /// What a write came to, or the end of its patience.
@@ -38,7 +39,8 @@ impl Stream {
             self.stalled = None;
             return written;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
         match stalled.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -87,5 +89,35 @@ impl AsyncWrite for Stream {
 
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_response_that_is_not_read_ends_and_one_that_is_read_slowly_goes_on() {
+        let bytes = [7; 64];
+        for (reads, most) in [(false, 8), (true, 64)] {
+            let (own, mut other) = duplex(8);
+            let mut stream = Stream { patience: Duration::from_millis(300), ..Stream::new(own) };
+            let read = async {
+                let mut read = 0;
+                let mut buffer = [0; 4];
+                while reads && read < bytes.len() {
+                    tokio::task::yield_now().await;
+                    read += other.read(&mut buffer).await.unwrap();
+                }
+                read
+            };
+            let (written, read) = tokio::join!(stream.write_all(&bytes), read);
+            assert_eq!(written.is_ok(), reads, "{written:?}");
+            assert!(
+                read <= most && (reads || written.unwrap_err().kind() == io::ErrorKind::TimedOut)
+            );
+        }
     }
 }

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::binary::{Process, quell};
-use crate::served::answer;
+use crate::served::{answer, raise_open_files};
 
 struct Scene {
     folder: TempDir,
@@ -22,9 +21,7 @@ struct Scene {
 /// A server with a task that runs at once and one that ends when its file is there.
 fn serve(program: impl FnOnce(&str) -> Command) -> Scene {
     // Of this process: it has the other end of each connection.
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    setrlimit(Resource::Nofile, raised).unwrap();
+    raise_open_files();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("quell.toml");
     let end = folder.path().join("end");
@@ -133,6 +130,7 @@ async fn open_files_that_run_out_stop_no_job_and_no_request_for_long() {
         let set = ["--pid".to_owned(), pid.to_string(), format!("--nofile={files}:")];
         assert!(Command::new("prlimit").args(set).status().unwrap().success());
     };
+    let begun = Instant::now();
     limit(files + 4);
     let mut open = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -148,7 +146,9 @@ async fn open_files_that_run_out_stop_no_job_and_no_request_for_long() {
     std::fs::write(scene.end(), "").unwrap();
     scene.reaches(&running, "succeeded").await;
     let lines = scene.log().matches("cannot accept connections").count();
-    assert!(lines <= 4, "the log has {lines} lines of it");
+    // One in 10 s: accepting goes on in between without a line.
+    let most = begun.elapsed().as_secs() / 10 + 2;
+    assert!(lines as u64 <= most, "the log has {lines} lines of it");
     drop(open);
     limit(files + 200);
     let job = scene.trigger("now").await;

@@ -168,6 +168,7 @@ async fn r39_a_settlement_that_the_store_fails_for_is_unknown_and_the_others_are
 /// Claims that wait have a bound of their own: the server still answers other requests.
 #[tokio::test]
 async fn at_most_768_claims_wait_at_a_server() {
+    crate::served::raise_open_files();
     let (api, tasks) = in_process::api().await;
     let mut claims = tokio::task::JoinSet::new();
     for number in 0..800 {

@@ -131,6 +131,14 @@ pub(crate) fn write_secret(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
     file.unwrap().write_all(text.as_ref()).unwrap();
 }
 
+/// Raises this process's limit of open files, for tests with many connections.
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).unwrap();
+}
+
 /// A port that no other program gets by chance: the system hands out higher ones.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();

@@ -223,7 +223,6 @@ async fn a_session_expires_when_it_is_not_used_and_at_its_longest() {
         assert!(begun.elapsed() < Duration::from_secs(30), "the session goes on");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(begun.elapsed() >= Duration::from_millis(900));
     assert_eq!(scene.with(&idle, Method::GET, "/v1/session").await.0, 401);
     scene.served.server.stop().await.unwrap();
 }

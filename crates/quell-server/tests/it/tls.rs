@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::binary::{Process, quell, text};
 use crate::certificates::{Authority, client_of, put};
+use crate::served::{serve_with, write_secret};
 
 /// A server by TLS, with its folder.
 struct Scene {
@@ -25,7 +26,7 @@ fn configuration(folder: &Path, listen: &str) -> PathBuf {
         "[server]\nlisten = \"{listen}\"\ntls = {{ cert_file = \"cert.pem\", key_file = \"key.pem\" }}\n\
          token_file = \"token\"\n[store]\nurl = \"memory:\"\n[tasks.t]\nexec = {{ command = [\"true\"] }}\n"
     );
-    crate::served::write_secret(folder.join("token"), "secret-of-this-test");
+    write_secret(folder.join("token"), "secret-of-this-test");
     std::fs::write(&config, text).unwrap();
     config
 }
@@ -118,6 +119,36 @@ async fn hsts_is_for_addresses_that_others_reach() {
     }
 }
 
+/// Targets report to where the server is reached.
+#[tokio::test]
+async fn completion_urls_are_https() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    put(folder.path(), &authority.certify("127.0.0.1"));
+    write_secret(folder.path().join("secret"), "a secret of enough bytes");
+    let accepted = "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+    let (url, mut requests, _target) = crate::handlers::target(accepted).await;
+    let place = folder.path().display();
+    let tls =
+        format!("tls = {{ cert_file = \"{place}/cert.pem\", key_file = \"{place}/key.pem\" }}");
+    let tasks = format!(
+        "[tasks.t]\nhttp = {{ url = \"{url}\", allow = [\"127.0.0.1\"], secret_file = \"{place}/secret\", \
+         completion = \"1h\" }}\n"
+    );
+    let served = serve_with(&tls, &tasks).await;
+    let (client, own) = (authority.client(), served.server.urls().next().unwrap());
+    let sent = client.post(format!("{own}/v1/tasks/t/triggers"));
+    let sent = sent.header("content-type", "application/json").body(r#"{"payload":{"a":1}}"#);
+    assert_eq!(sent.send().await.unwrap().status(), 202);
+    let request = requests.recv().await.unwrap();
+    let shown = crate::handlers::header(&request, "quell-completion-url");
+    assert!(shown.starts_with(&format!("{own}/v1/completions/")), "{shown}");
+    let ended = client.post(shown).header("content-type", "application/json");
+    let ended = ended.body(r#"{"outcome":"succeeded"}"#).send().await.unwrap();
+    assert!(ended.status().is_success(), "{ended:?}");
+    served.server.stop().await.unwrap();
+}
+
 /// Requests over new connections, until the stop; each has to succeed.
 async fn load(client: reqwest::Client, url: String, stop: Arc<AtomicBool>, done: Arc<AtomicUsize>) {
     while !stop.load(Ordering::SeqCst) {
@@ -149,7 +180,7 @@ async fn a_renewed_certificate_is_taken_over_without_one_refused_request() {
     shows(&next).await;
     // A broken pair changes nothing, however it comes.
     let (_, other_key) = next.certify("127.0.0.1");
-    crate::served::write_secret(scene.folder.path().join("key.pem"), &other_key);
+    write_secret(scene.folder.path().join("key.pem"), &other_key);
     scene.logged("the renewed certificate cannot be used");
     scene.process.signal("-HUP");
     scene.logged("the file is broken, the configuration stays as it was");
@@ -172,6 +203,7 @@ async fn a_renewed_certificate_is_taken_over_without_one_refused_request() {
 /// More connections than there may be, and no handshake that ends.
 #[tokio::test]
 async fn handshakes_that_never_end_hold_up_no_other_caller() {
+    crate::served::raise_open_files();
     let scene = serve(|authority| authority.certify("127.0.0.1"), "127.0.0.1:0");
     let url = format!("{}/v1/healthz", scene.process.url);
     let client = scene.authority.client();
