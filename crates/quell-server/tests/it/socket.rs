@@ -106,6 +106,25 @@ fn a_server_listens_on_an_address_and_a_socket_at_once() {
     }
 }
 
+#[tokio::test]
+async fn a_proxy_on_a_unix_socket_is_trusted_by_name_and_hosts_are_checked() {
+    let (listen, audit) = ("\"unix:a b.sock\"", "audit_file = \"audit\"");
+    for (trusted, peer) in [("[\"unix\"]", "203.0.113.9"), ("[\"127.0.0.1\"]", "unix:")] {
+        let place = place(listen, &format!("{audit}\ntrusted_proxies = {trusted}"));
+        let _process = Process::serve(&place.config, &[]);
+        let client = reqwest::Client::builder().unix_socket(place.socket.clone()).build().unwrap();
+        let pause = |host: &str| {
+            let request = client.post(format!("http://{host}/v1/queues/default/pause"));
+            request.header("x-forwarded-for", "203.0.113.9").send()
+        };
+        assert_eq!(pause("localhost").await.unwrap().status(), 200);
+        assert_eq!(pause("evil.test").await.unwrap().status(), 421);
+        let audit = std::fs::read_to_string(place.folder.path().join("audit")).unwrap();
+        let entry: Value = serde_json::from_str(audit.lines().next().unwrap()).unwrap();
+        assert!(entry["by"]["peer"].as_str().unwrap().starts_with(peer), "{entry}");
+    }
+}
+
 #[test]
 fn r40_places_that_cannot_be_meant_are_refused() {
     for (listen, why) in [
@@ -123,6 +142,20 @@ fn r40_places_that_cannot_be_meant_are_refused() {
             !succeeded && shown.contains("server.listen") && shown.contains(why),
             "{listen}: {shown}"
         );
+    }
+    for (more, field, why) in [
+        ("socket_mode = \"0999\"", "socket_mode", "is not a file mode"),
+        ("socket_mode = \"1777\"", "socket_mode", "is not a file mode"),
+        ("trusted_proxies = [\"proxy.test\"]", "trusted_proxies", "is not a subnet"),
+        ("trusted_proxies = [\"10.0.0.0/33\"]", "trusted_proxies", "is not a subnet"),
+        ("session_idle = \"10ms\"", "session_idle", "give 1s to 720h"),
+        ("session_max = \"721h\"", "session_max", "give 1s to 720h"),
+    ] {
+        let place = place("\"127.0.0.1:1\"", more);
+        let config = place.config.to_str().unwrap();
+        let output = quell(&["serve", "--check", "--config", config]).output().unwrap();
+        let (succeeded, shown) = text(&output);
+        assert!(!succeeded && shown.contains(field) && shown.contains(why), "{more}: {shown}");
     }
     let long = format!("\"unix:/{}\"", "x".repeat(107));
     let place = place(&long, "");
