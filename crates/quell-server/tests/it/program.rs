@@ -275,15 +275,15 @@ fn actions_are_begun_followed_listed_and_stopped_from_the_command_line() {
 #[test]
 fn jobs_have_payloads_where_they_are_asked_for() {
     let site = serve();
-    assert_eq!(parts(&site.process.ask(&["trigger", "waits", r#"{"n": 1.50}"#])).0, 0);
+    assert_eq!(parts(&site.process.ask(&["trigger", "bad", r#"{"n": 1.50}"#])).0, 0);
+    assert_eq!(parts(&site.process.ask(&["result", "1", "--wait", "20s"])).0, 1);
     let store = site.store();
     for from in [&[][..], &["--store", &store]] {
-        let list = |more: &[&str]| {
-            let args = [&["jobs", "--json"], more, from].concat();
-            parts(&site.process.ask(&args)).1
-        };
-        assert!(list(&["--payload"]).contains(r#"{"n": 1.50}"#), "{}", list(&["--payload"]));
-        assert!(!list(&[]).contains("1.50"));
+        for listed in [&["jobs", "--json"][..], &["dead", "list", "--json"]] {
+            let list = |more: &[&str]| parts(&site.process.ask(&[listed, more, from].concat())).1;
+            assert!(list(&["--payload"]).contains(r#"{"n": 1.50}"#), "{}", list(&["--payload"]));
+            assert!(!list(&[]).contains("1.50"));
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use quell::dead::{BulkResult, DeadExport, DeadFilter, DeadPlace, Redrive, UnreadablePage};
 use quell::job::ExplainTarget;
 use quell::{JobId, Payload, Quell, Timestamp};
-use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, Url};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
@@ -53,12 +53,21 @@ impl Desk {
     }
 
     pub(super) fn list(&self, filter: &DeadFilter) -> anyhow::Result<DeadJobs> {
+        self.listed(filter, false)
+    }
+
+    /// A page; `whole` jobs have their payloads.
+    pub(super) fn listed(&self, filter: &DeadFilter, whole: bool) -> anyhow::Result<DeadJobs> {
         match &self.place {
-            Place::Server(server) => get(server, &["v1", "dead"], filter),
+            Place::Server(server) => {
+                let mut url = listing(server, &["v1", "dead"], filter)?;
+                url.query_pairs_mut().extend_pairs(whole.then_some(("payload", "true")));
+                ask(server, |client| client.get(url))
+            }
             Place::Store(quell) => self.runtime.block_on(async {
                 let jobs = quell.dead().list(filter).await?;
                 let matching = quell.dead().count(filter).await?;
-                Ok(DeadJobs::new(&jobs, filter, matching, false))
+                Ok(DeadJobs::new(&jobs, filter, matching, whole))
             }),
         }
     }
@@ -236,6 +245,12 @@ fn get<T: DeserializeOwned>(
     path: &[&str],
     filter: &DeadFilter,
 ) -> anyhow::Result<T> {
+    let url = listing(server, path, filter)?;
+    ask(server, |client| client.get(url))
+}
+
+/// The URL of a list of dead jobs.
+fn listing(server: &Server, path: &[&str], filter: &DeadFilter) -> anyhow::Result<Url> {
     let mut url = join(server, path)?;
     let mut query = url.query_pairs_mut();
     for (name, value) in fields(filter) {
@@ -243,7 +258,7 @@ fn get<T: DeserializeOwned>(
         query.append_pair(&name, &text);
     }
     drop(query);
-    ask(server, |client| client.get(url))
+    Ok(url)
 }
 
 fn post<T: DeserializeOwned>(server: &Server, path: &[&str], body: String) -> anyhow::Result<T> {

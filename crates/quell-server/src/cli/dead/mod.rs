@@ -113,6 +113,9 @@ pub struct ListArgs {
     /// Go on after this place, which the page before ended with.
     #[arg(long, value_name = "PLACE")]
     before: Option<DeadPlace>,
+    /// With --json: with payloads, which need the scope `payload`.
+    #[arg(long, requires = "json")]
+    payload: bool,
     #[command(flatten)]
     page: Page,
 }
@@ -220,7 +223,7 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
 fn list(args: ListArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let filter =
         DeadFilter { before: args.before, limit: args.page.limit.into(), ..args.filter.filter()? };
-    let answer = Desk::open(&args.page.source)?.list(&filter)?;
+    let answer = Desk::open(&args.page.source)?.listed(&filter, args.payload)?;
     if args.page.source.json {
         return print_json(&answer, out);
     }
