@@ -9,7 +9,7 @@ use quell::dead::DeadFilter;
 use quell::job::{JobFilter, JobSearch};
 use serde::de::DeserializeOwned;
 
-use super::source::{Remote, Source, open_store};
+use super::source::{Refusal, Remote, Source, open_store};
 use crate::config::duration;
 use crate::view::{Alert, Alerts, Causes, Count, Counts, Jobs, Queue, Queues, Workers};
 
@@ -54,6 +54,15 @@ impl Live {
 
     /// A page of jobs, the newest first, without payloads.
     pub(super) async fn jobs(&self, filter: &JobFilter) -> anyhow::Result<Jobs> {
+        self.try_jobs(filter).await?.map_err(anyhow::Error::msg)
+    }
+
+    /// The same; none where the token permits only lists that name a task or a queue.
+    pub(super) async fn permitted_jobs(&self, filter: &JobFilter) -> anyhow::Result<Option<Jobs>> {
+        permitted(self.try_jobs(filter).await)
+    }
+
+    async fn try_jobs(&self, filter: &JobFilter) -> anyhow::Result<Result<Jobs, Refusal>> {
         match self {
             Live::Server(remote) => {
                 let mut query = vec![("limit", filter.page().to_string())];
@@ -62,12 +71,11 @@ impl Live {
                 query.extend(filter.state.iter().map(|state| ("state", state.to_string())));
                 query.extend(filter.key.iter().map(|key| ("key", key.to_string())));
                 query.extend(filter.before.iter().map(|before| ("before", before.to_string())));
-                let answer = remote.get(&["v1", "jobs"], &query).await?;
-                answer.map_err(anyhow::Error::msg)
+                remote.get(&["v1", "jobs"], &query).await
             }
             Live::Store(quell) => {
                 let search = JobSearch { filter: filter.clone(), ..JobSearch::default() };
-                Ok(Jobs::new(&quell.search(&search).await?, false))
+                Ok(Ok(Jobs::new(&quell.search(&search).await?, false)))
             }
         }
     }
@@ -134,9 +142,7 @@ async fn get<T: DeserializeOwned>(remote: &Remote, what: &str) -> anyhow::Result
 }
 
 /// None in place of what the token does not permit.
-fn permitted<T>(
-    answer: anyhow::Result<Result<T, super::source::Refusal>>,
-) -> anyhow::Result<Option<T>> {
+fn permitted<T>(answer: anyhow::Result<Result<T, Refusal>>) -> anyhow::Result<Option<T>> {
     match answer? {
         Ok(answer) => Ok(Some(answer)),
         Err(refusal) if refusal.kind.as_deref() == Some("forbidden") => Ok(None),

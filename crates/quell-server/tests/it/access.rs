@@ -67,7 +67,18 @@ impl Scene {
         let file = folder.path().join("tokens.json");
         Tokens::make(&file).unwrap();
         let audit = folder.path().join("audit.jsonl");
-        let served = serve_with(&format!("tokens = {file:?}\naudit_file = {audit:?}"), TASKS).await;
+        let secret = folder.path().join("secret");
+        crate::served::write_secret(&secret, "the secret of webhooks");
+        let source = |name: &str, task: &str| {
+            let how = "verify = \"github\"";
+            format!("[sources.{name}]\n{how}\nsecret_file = {secret:?}\ntask = \"{task}\"\n")
+        };
+        let sources = source("acme", "acme.mail")
+            + &source("umbrella", "umbrella.dies")
+            + &source("any", "{{ headers['x-task'] }}");
+        let tables = format!("{TASKS}{sources}");
+        let server = format!("tokens = {file:?}\naudit_file = {audit:?}");
+        let served = serve_with(&server, &tables).await;
         let tokens = Tokens::open(&file).unwrap();
         let mut scene = Scene { served, tokens, shown: BTreeMap::new(), folder };
         for right in Right::ALL {
@@ -122,6 +133,16 @@ impl Scene {
         let id = self.triggered(task, payload).await;
         self.served.ended_by_number(&id, JobState::Dead).await;
         id
+    }
+
+    /// The snapshot of `quell top` with a token.
+    async fn top(&self, name: &str) -> Value {
+        let url = format!("http://{}", self.served.server.address());
+        let mut command = crate::binary::quell(&["top", "--json", "--server", &url]);
+        command.env("QUELL_TOKEN", &self.shown[name]);
+        let printed = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        serde_json::from_slice(&printed.stdout).unwrap()
     }
 
     fn audit(&self) -> PathBuf {
@@ -252,7 +273,7 @@ async fn a_revoked_token_fails_at_once_and_tokens_are_changed_over_http() {
 }
 
 /// What a tenant may ask for, of all, of its own and of another's.
-const READS: [&str; 28] = [
+const READS: [&str; 29] = [
     "/v1/jobs",
     "/v1/jobs?payload=true",
     "/v1/jobs?task=umbrella.mail",
@@ -278,6 +299,7 @@ const READS: [&str; 28] = [
     "/v1/workers",
     "/v1/alerts",
     "/v1/actions",
+    "/v1/sources",
     "/v1/audit",
     "/v1/tokens",
     "/metrics",
@@ -347,6 +369,18 @@ async fn a_token_limited_to_tasks_and_queues_sees_nothing_of_the_others() {
         reply["counts"].as_array().unwrap().iter().all(|one| one["queue"] == "acme"),
         "{reply}"
     );
+    let (_, reply) = scene.ask("acme", Method::GET, "/v1/sources", "").await;
+    let names = |reply: &Value| {
+        let sources = reply["sources"].as_array().unwrap().iter();
+        sources.map(|one| one["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&reply), ["acme"]);
+    let (_, reply) = scene.ask("admin", Method::GET, "/v1/sources", "").await;
+    assert_eq!(names(&reply), ["acme", "any", "umbrella"]);
+    let shown = scene.top("acme").await;
+    assert!(hidden(&shown), "{shown}");
+    assert_eq!((&shown["running"]["total"], &shown["dead"]["total"]), (&json!(0), &json!(1)));
+    assert_eq!((&shown["workers"], &shown["windows"]), (&Value::Null, &Value::Null), "{shown}");
     for (path, body) in [
         (format!("/v1/jobs/{own}/cancel"), "{}"),
         (format!("/v1/jobs/{own_dead}/redrive"), ""),

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -214,6 +215,19 @@ fn more_jobs_than_a_page_between_two_looks_are_all_followed() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 700, "each once");
+}
+
+#[tokio::test]
+async fn a_look_has_a_bound_and_says_what_it_leaves_out() {
+    let (url, count, _serving) = crate::top::endless().await;
+    let args = ["tail", "--for", "200ms", "--every", "200ms", "--json", "--server", &url];
+    let mut command = quell(&args);
+    let printed = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    let notes = String::from_utf8(printed.stderr).unwrap();
+    assert!(notes.contains("more than 2000 jobs came at once"), "{notes}");
+    // The first look, and the only one after it.
+    assert!((21..=21 + 20).contains(&count.load(Relaxed)), "{count:?}");
 }
 
 #[test]

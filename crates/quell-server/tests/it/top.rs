@@ -4,12 +4,15 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::binary::{Process, quell, text};
 use crate::program::wait_for;
@@ -96,6 +99,60 @@ fn one_frame_and_one_snapshot_show_a_server_and_a_store() {
     let piped = quell(&["top", "--server", &process.url]).output().unwrap();
     assert_eq!(piped.status.code(), Some(2), "{piped:?}");
     assert!(text(&piped).1.contains("--once"));
+}
+
+/// A server that always has more jobs, and counts its requests. Lists of jobs are full pages of new ids.
+pub(crate) async fn endless() -> (String, Arc<AtomicU64>, JoinSet<()>) {
+    let (count, newest) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1_000_000)));
+    let counter = Arc::clone(&count);
+    let answer = move |uri: axum::http::Uri| {
+        counter.fetch_add(1, Relaxed);
+        let newest = Arc::clone(&newest);
+        async move { axum::Json(page(&uri, &newest)) }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(answer);
+    let mut serving = JoinSet::new();
+    serving.spawn(async { axum::serve(listener, router).await.unwrap() });
+    (url, count, serving)
+}
+
+fn page(uri: &axum::http::Uri, newest: &AtomicU64) -> Value {
+    let row = |id: u64| {
+        json!({
+            "id": id.to_string(), "task": "t", "queue": "default", "partition": null, "key": "k",
+            "state": "scheduled", "priority": 0, "triggers": 1, "not_run": 0,
+            "first_at": "2026-11-28T00:00:00Z", "last_at": null, "due_at": null,
+            "due_because": "", "not_before": null, "waits_for_its_key": false, "attempt": 0,
+            "failures": 0, "starts": 0, "lapses": 0, "worker": null, "started_at": null,
+            "ended_at": null, "absorbed_by": null, "error": null, "traces": [],
+        })
+    };
+    match uri.path() {
+        "/v1/jobs" => {
+            let top = newest.fetch_add(10_000, Relaxed);
+            let jobs: Vec<Value> = (0..200).map(|place| row(top - place)).collect();
+            json!({ "jobs": jobs, "next_before": (top - 199).to_string() })
+        }
+        "/v1/counts" => {
+            let count = json!({ "queue": "default", "task": "t", "state": "dead", "jobs": 9_000 });
+            json!({ "counts": [count] })
+        }
+        "/v1/dead/causes" => json!({ "causes": [], "distinct": 0, "jobs": 0, "next_before": null }),
+        path => json!({ (path.rsplit('/').next().unwrap()): [] }),
+    }
+}
+
+#[tokio::test]
+async fn a_reading_is_seven_requests_however_many_jobs_there_are() {
+    let (url, count, _serving) = endless().await;
+    let mut command = quell(&["top", "--once", "--server", &url]);
+    let printed = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let (succeeded, shown) = text(&printed);
+    assert!(succeeded && shown.contains("dead 9,000"), "{shown}");
+    assert!(shown.contains("200 of the newest jobs that wait"), "{shown}");
+    assert_eq!(count.load(Relaxed), 7);
 }
 
 /// The program in a pseudo terminal of its own.

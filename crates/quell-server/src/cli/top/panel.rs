@@ -9,6 +9,8 @@ use crate::view::Job;
 
 /// The longest cell, in characters.
 const MAX_CELL: usize = 48;
+/// Why a panel has no rows.
+const LIMITED: &str = "not for a token that is limited to some tasks or queues";
 /// How much of an error a cell shows.
 const MAX_ERROR: usize = 100;
 
@@ -157,8 +159,16 @@ fn queues(snapshot: &Snapshot) -> Panel {
     }
 }
 
+/// A panel in place of what the token does not permit.
+fn hidden(title: String, columns: &'static [&'static str]) -> Panel {
+    Panel { title, columns, rows: Vec::new() }
+}
+
 fn windows(snapshot: &Snapshot) -> Panel {
-    let windows = &snapshot.windows;
+    let columns = &["JOB", "TASK", "KEY", "TRIGGERS", "DUE"];
+    let Some(windows) = &snapshot.windows else {
+        return hidden(format!("open windows: {LIMITED}"), columns);
+    };
     let show = |job: &Job| {
         let key = job.key.as_ref().map(|key| short(key.as_str()));
         let due = relative(snapshot, job.due_at.as_ref());
@@ -174,11 +184,7 @@ fn windows(snapshot: &Snapshot) -> Panel {
     } else {
         format!("open windows {open} of the newest jobs that wait, next due first")
     };
-    Panel {
-        title,
-        columns: &["JOB", "TASK", "KEY", "TRIGGERS", "DUE"],
-        rows: windows.next_due.iter().map(show).collect(),
-    }
+    Panel { title, columns, rows: windows.next_due.iter().map(show).collect() }
 }
 
 fn running(snapshot: &Snapshot) -> Panel {
@@ -190,11 +196,12 @@ fn running(snapshot: &Snapshot) -> Panel {
         let mark = if job.attempt > 1 { Mark::Notice } else { Mark::Plain };
         row(mark, [job.id.to_string(), task, or_dash(key), attempt, since, or_dash(worker)])
     };
-    Panel {
-        title: format!("running {}", grouped(snapshot.running.total)),
-        columns: &["JOB", "TASK", "KEY", "ATTEMPT", "STARTED", "WORKER"],
-        rows: snapshot.running.jobs.iter().map(show).collect(),
-    }
+    let columns = &["JOB", "TASK", "KEY", "ATTEMPT", "STARTED", "WORKER"];
+    let total = grouped(snapshot.running.total);
+    let Some(jobs) = &snapshot.running.jobs else {
+        return hidden(format!("running {total}: {LIMITED}"), columns);
+    };
+    Panel { title: format!("running {total}"), columns, rows: jobs.iter().map(show).collect() }
 }
 
 fn dead(snapshot: &Snapshot) -> Panel {
@@ -207,19 +214,17 @@ fn dead(snapshot: &Snapshot) -> Panel {
             [grouped(cause.jobs), task, cause.example.to_string(), last, cause.cause.clone()],
         )
     });
-    let hidden = if snapshot.dead.causes.is_none() { ": causes need another token" } else { "" };
-    Panel {
-        title: format!("dead {total}{hidden}"),
-        columns: &["JOBS", "TASK", "EXAMPLE", "LAST", "CAUSE"],
-        rows: rows.collect(),
+    let columns = &["JOBS", "TASK", "EXAMPLE", "LAST", "CAUSE"];
+    if snapshot.dead.causes.is_none() {
+        return hidden(format!("dead {total}: {LIMITED}"), columns);
     }
+    Panel { title: format!("dead {total}"), columns, rows: rows.collect() }
 }
 
 fn workers(snapshot: &Snapshot) -> Panel {
     let columns = &["WORKER", "STATE", "HOST", "BUSY", "SLOTS", "HEARTBEAT", "VERSION"];
     let Some(workers) = &snapshot.workers else {
-        let title = "workers: a token that is limited to tasks or queues sees none".to_owned();
-        return Panel { title, columns, rows: Vec::new() };
+        return hidden(format!("workers: {LIMITED}"), columns);
     };
     let show = |worker: &crate::view::Worker| {
         let mark = if worker.state == "seen" { Mark::Plain } else { Mark::Bad };
@@ -241,8 +246,7 @@ fn workers(snapshot: &Snapshot) -> Panel {
 fn alerts(snapshot: &Snapshot) -> Panel {
     let columns = &["ALERT", "STATE", "SINCE", "MEASURED", "ON", "QUEUE", "TASK"];
     let Some(alerts) = &snapshot.alerts else {
-        let title = "alerts: a token that is limited to tasks or queues sees none".to_owned();
-        return Panel { title, columns, rows: Vec::new() };
+        return hidden(format!("alerts: {LIMITED}"), columns);
     };
     let raised = alerts.iter().filter(|alert| alert.state == "raised").count();
     let show = |alert: &crate::view::Alert| {

@@ -25,7 +25,8 @@ pub(super) struct Snapshot {
     /// Where.
     pub(super) source: String,
     pub(super) queues: Vec<QueueNow>,
-    pub(super) windows: Windows,
+    /// None where the token does not permit them.
+    pub(super) windows: Option<Windows>,
     pub(super) running: Running,
     pub(super) dead: Dead,
     /// None where the token does not permit them.
@@ -59,8 +60,8 @@ pub(super) struct Windows {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Running {
     pub(super) total: u64,
-    /// The newest.
-    pub(super) jobs: Vec<Job>,
+    /// The newest; none where the token does not permit them.
+    pub(super) jobs: Option<Vec<Job>>,
 }
 
 /// Dead jobs by cause.
@@ -94,19 +95,18 @@ impl Reader {
         let counts = self.live.counts().await?;
         let queues = self.live.queues().await?;
         let newest = JobFilter::default().limit(JobFilter::MAX_PAGE);
-        let running = self.live.jobs(&newest.clone().state(JobState::Running)).await?;
-        let waiting = self.live.jobs(&newest.state(JobState::Scheduled)).await?;
+        let running = self.live.permitted_jobs(&newest.clone().state(JobState::Running)).await?;
+        let waiting = self.live.permitted_jobs(&newest.state(JobState::Scheduled)).await?;
         let workers = self.live.workers().await?.map(|answer| answer.workers);
         let alerts = self.live.alerts().await?.map(|answer| answer.alerts);
         let dead = total(&counts, JobState::Dead);
         let causes = self.causes(dead).await?;
-        let mut jobs = running.jobs;
-        jobs.truncate(ROWS);
+        let jobs = running.map(|page| page.jobs.into_iter().take(ROWS).collect());
         Ok(Snapshot {
             at,
             source: self.source.clone(),
             queues: queues.queues.into_iter().map(|queue| with_counts(queue, &counts)).collect(),
-            windows: windows(waiting),
+            windows: waiting.map(windows),
             running: Running { total: total(&counts, JobState::Running), jobs },
             dead: Dead { total: dead, causes },
             workers,
