@@ -168,7 +168,7 @@ fn filters_choose_jobs_and_events() {
         (&["--key", "a"], &["accepted good", "started good", "succeeded good"]),
         (&["--partition", "acme", "--state", "succeeded"], &["succeeded good"]),
         (&["--state", "dead", "--error", "NO LUCK"], &["died bad"]),
-        (&["--late", "1ms"], &["late waits"]),
+        (&["--late", "1ms", "--task", "waits"], &["late waits"]),
     ];
     let tails: Vec<Tail> = table
         .iter()
