@@ -22,8 +22,9 @@ use crate::sql::Sql;
 const MOST_SET_ASIDE: u64 = 1_000;
 /// Queues, tasks, lanes or partitions, at most: what an integer numbers.
 const MOST_NAMES: u64 = i32::MAX as u64;
-/// Triggers that wait in the inbox and are counted at most.
-const MOST_COUNTED: u64 = 100_000;
+/// Triggers that wait in the inbox and are counted at most, and rows that are searched for refused ones: a
+/// metrics page reads them at each scrape.
+const MOST_COUNTED: u64 = 10_000;
 
 /// Where store times are kept that are not in [`TIMES`].
 const OWN_TIMES: [(&str, &[&str]); 3] =
@@ -38,7 +39,9 @@ pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> R
     const FACTS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
             quell.peek(null, null), store_id, schema_version,
             current_setting('server_version'),
-            (select count(*) from (select from quell.inbox where refused is not null limit $1) r),
+            -- The oldest: what was refused is older than all that waits.
+            (select count(*) from (select from (select refused from quell.inbox order by id limit $2) o
+                                    where refused is not null limit $1) r),
             (select count(*) from (select from quell.inbox where refused is null limit $2) w),
             (select coalesce(sum(numbackends), 0)::bigint from pg_stat_database),
             current_setting('max_connections')::bigint,

@@ -19,8 +19,9 @@ use crate::wal::MAX_LOG_BYTES;
 
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
-/// Triggers that wait in the inbox and are counted at most.
-const MOST_WAITING: u64 = 100_000;
+/// Triggers that wait in the inbox and are counted at most, and rows that are searched for refused ones: a
+/// metrics page reads them at each scrape.
+const MOST_WAITING: u64 = 10_000;
 
 /// A log of this size is one that readers keep from being shortened.
 const LONG_LOG: u64 = 4 * MAX_LOG_BYTES;
@@ -32,7 +33,9 @@ pub(crate) async fn read_checkup(
     files: &Files,
 ) -> Result<Checkup> {
     const FACTS: &str = "select clock, store_id, schema_version, sqlite_version(),
-            (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1 + 0)),
+            -- The oldest: what was refused is older than all that waits.
+            (select count(*) from (select 1 from (select refused from quell_inbox order by id limit ?2 + 0)
+                                    where refused is not null limit ?1 + 0)),
             (select journal_mode from pragma_journal_mode),
             (select count(*) from (select 1 from quell_inbox where refused is null limit ?2 + 0))
        from quell_meta";

@@ -57,7 +57,7 @@ const HELP: &[(&str, &str)] = &[
     ("quell_store_dead_rows", "Row versions that the database has not removed yet."),
     ("quell_store_inbox_refused", "Triggers of transactions that were set aside."),
     ("quell_store_inbox_waiting", "Triggers of transactions that wait to be taken in."),
-    ("quell_store_names_left", "Names of debounce keys that nothing needs any more."),
+    ("quell_store_names_left", "How many more names of queues, tasks or partitions there may be."),
     ("quell_store_wal_bytes", "The size of the write-ahead log."),
     ("quell_store_file_bytes", "The size of the store's file."),
     ("quell_store_oldest_snapshot_seconds", "The age of the oldest open snapshot."),
