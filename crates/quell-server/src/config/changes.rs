@@ -7,6 +7,9 @@ use toml::{Table, Value};
 /// The most bytes of a value that the log repeats.
 const MAX_SHOWN: usize = 200;
 
+/// What stands for a value that the log does not repeat.
+const HIDDEN: &str = "(hidden)";
+
 /// A field that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -24,12 +27,25 @@ pub fn changes(before: &str, after: &str) -> Vec<Change> {
     let (before, after) = (fields(before), fields(after));
     let all: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differing = all.into_iter().filter(|field| before.get(*field) != after.get(*field));
+    let shown = |field: &String, of: &BTreeMap<String, String>| {
+        let value = of.get(field)?;
+        Some(if is_private(field) { HIDDEN.to_owned() } else { value.clone() })
+    };
     let change = |field: &String| Change {
         field: field.clone(),
-        before: before.get(field).cloned(),
-        after: after.get(field).cloned(),
+        before: shown(field, &before),
+        after: shown(field, &after),
     };
     differing.map(change).collect()
+}
+
+/// Whether a value may be a secret or a payload: headers, variables of commands, payloads of schedules.
+fn is_private(field: &str) -> bool {
+    let mut parts = field.split('.');
+    let is_of_schedule = parts.next() == Some("schedules");
+    let private =
+        |part: &str| matches!(part, "headers" | "env") || (is_of_schedule && part == "payload");
+    parts.any(private)
 }
 
 fn fields(text: &str) -> BTreeMap<String, String> {
@@ -57,6 +73,27 @@ fn flatten(path: &str, value: &Value, all: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_may_be_secrets_or_payloads_are_not_repeated() {
+        let text = |value: &str| {
+            format!(
+                "[tasks.a]\npayload = \"last\"\n[tasks.a.http]\nheaders = {{ authorization = \"{value}\" }}\n\
+                 [tasks.b.exec.env]\nTOKEN = \"{value}\"\n[schedules.c]\npayload = {{ text = \"{value}\" }}\n"
+            )
+        };
+        let found = changes(&text("CANARY-1"), &text("CANARY-2"));
+        let fields: Vec<_> = found.iter().map(|change| change.field.as_str()).collect();
+        let expected = [
+            "schedules.c.payload.text",
+            "tasks.a.http.headers.authorization",
+            "tasks.b.exec.env.TOKEN",
+        ];
+        assert_eq!(fields, expected);
+        assert!(!format!("{found:?}").contains("CANARY"), "{found:?}");
+        let fold = changes(&text("x"), &text("x").replace("last", "first"));
+        assert_eq!(fold[0].after.as_deref(), Some("\"first\""));
+    }
 
     #[test]
     fn what_differs_is_listed_by_its_path() {
