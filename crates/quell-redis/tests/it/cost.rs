@@ -391,6 +391,33 @@ async fn r27_a_loud_queue_hides_no_quiet_one_and_costs_no_look_more() {
     assert!(long < short + short / 10, "{short} bytes, and {long} with a hundred times as many");
 }
 
+/// What a metrics page reads beside this number of jobs: the commands and the bytes that they bring.
+async fn scraped_beside(jobs: u64) -> (BTreeMap<String, u64>, u64) {
+    let mut server = Server::start().await;
+    for first in (0..jobs).step_by(500) {
+        server.trigger((first..jobs.min(first + 500)).map(|_| plain("1")).collect()).await;
+    }
+    let scrape = async |server: &Server| {
+        let counts = server.store.counts().await.unwrap();
+        assert_eq!(counts.iter().map(|counts| counts.jobs).sum::<u64>(), jobs);
+        server.store.checkup().await.unwrap();
+    };
+    scrape(&server).await;
+    server.calls();
+    let before = server.sent();
+    scrape(&server).await;
+    let sent = server.sent() - before;
+    (server.calls(), sent)
+}
+
+#[tokio::test]
+async fn r27_the_counts_of_a_scrape_cost_the_same_before_any_number_of_jobs() {
+    let (few, short) = scraped_beside(10).await;
+    let (many, long) = scraped_beside(20_000).await;
+    assert_eq!(few, many);
+    assert!(long < short + 100, "{short} bytes beside 10 jobs, {long} beside 20,000");
+}
+
 /// How many bytes upkeep reads at most in a call that looks at `waiting` idempotency keys whose jobs
 /// wait, and in 20 calls, a minute apart, after it has looked at them.
 async fn read_by_upkeep(waiting: u64) -> (u64, u64) {
