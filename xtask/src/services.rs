@@ -7,6 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{Context, anyhow};
 use quell_services::{
     AZURITE, Azurite, POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster,
+    promtool,
 };
 
 use crate::earlier::{EARLIER, built};
@@ -33,6 +34,8 @@ impl Services {
             // A busy machine is no reason to take a node for dead.
             let settings = ["cluster-node-timeout 60000"];
             let cluster = RedisCluster::start(3, 0, &settings).context("start a Redis cluster");
+            // A program that tests run; they would install it otherwise.
+            promtool().context("install promtool")?;
             let (postgres, redis) = (started(postgres), started(redis));
             let azurite = started(azurite);
             Ok(Services {

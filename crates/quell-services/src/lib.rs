@@ -16,6 +16,7 @@ mod packaging;
 pub mod pgbouncer;
 pub mod postgres;
 mod process;
+mod promtool;
 pub mod proxy;
 pub mod redis;
 mod releases;
@@ -35,6 +36,7 @@ pub use packaging::{
 };
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
+pub use promtool::promtool;
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use releases::Release;
