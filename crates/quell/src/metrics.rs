@@ -82,6 +82,8 @@ pub(crate) fn describe() {
     describe_counter!("quell_task_debounced_total", "Triggers that an open window took in.");
     describe_counter!("quell_attempts_total", "Attempts by how each ended.");
     describe_counter!("quell_leases_lost_total", "Leases that expired before their attempt ended.");
+    // From zero, so that an alert sees the first one.
+    metrics::counter!("quell_leases_lost_total").increment(0);
     describe_counter!("quell_poll_claimed_total", "Jobs that polls of a queue brought.");
     describe_counter!("quell_poll_contention_total", "Polls of a queue that met contention.");
     let seconds = Unit::Seconds;
@@ -114,4 +116,8 @@ pub(crate) fn contention(queue: &QueueName) {
 pub(crate) fn interval(queue: &QueueName, interval: std::time::Duration) {
     metrics::gauge!("quell_poll_interval_seconds", "queue" => queue.as_str().to_owned())
         .set(interval.as_secs_f64());
+    // The counters of polls begin at zero, so that an alert sees the first change.
+    polled(queue, 0);
+    metrics::counter!("quell_poll_contention_total", "queue" => queue.as_str().to_owned())
+        .increment(0);
 }

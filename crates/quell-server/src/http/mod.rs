@@ -18,7 +18,7 @@ mod error;
 mod etag;
 mod health;
 mod jobs;
-pub mod metrics;
+mod metrics;
 mod objects;
 mod openapi;
 mod peer;
@@ -42,15 +42,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Json, Router};
-use metrics_exporter_prometheus::PrometheusHandle;
+use axum::{Json, Router};
 use quell::worker::pull::PullTasks;
-use quell::{ErrorKind, Quell, TaskName};
+use quell::{Quell, TaskName};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -67,8 +65,9 @@ use auth::Access;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;
-use error::{ApiError, Refused};
+use error::ApiError;
 pub use health::{Health, lost};
+pub use metrics::{Lane, Metrics};
 pub use peer::Peer;
 pub use pull::Pull;
 pub use sources::Sources;
@@ -97,7 +96,7 @@ pub struct Api {
     /// Bulk actions.
     pub actions: Actions,
     /// The metrics page.
-    pub metrics: PrometheusHandle,
+    pub metrics: Metrics,
     /// The configuration's own token, which permits everything.
     pub token: Option<Secrets>,
     /// The tokens of a file, each with its scopes.
@@ -129,7 +128,7 @@ impl Api {
     /// it begins, as nothing owns it.
     ///
     /// # Errors
-    /// As for [`metrics::recorder`].
+    /// As for [`Metrics::new`].
     pub fn alone(
         quell: Quell,
         config: Config,
@@ -138,6 +137,8 @@ impl Api {
         stopping: CancellationToken,
     ) -> anyhow::Result<Self> {
         let (audit, actions) = (Audit::default(), stopping.clone());
+        let metrics = Metrics::new(quell.clone())?;
+        metrics.declare(declared(&config.tasks));
         Ok(Api {
             actions: Actions::start(quell.clone(), audit.clone(), actions, &mut JoinSet::new()),
             audit,
@@ -146,7 +147,7 @@ impl Api {
             completions: Completions::new(completed, Arc::default()),
             sources: Arc::new(Sources::new(config.sources)),
             alerts: config.alerts.into(),
-            metrics: metrics::recorder()?,
+            metrics,
             token: None,
             tokens: None,
             hosts: hosts(config.listen.addresses(), Vec::new()),
@@ -173,6 +174,11 @@ impl Api {
     }
 }
 
+/// The declared tasks with their queues, as [`Metrics::declare`] takes them.
+pub fn declared(tasks: &BTreeMap<TaskName, DeclaredTask>) -> impl Iterator<Item = Lane> {
+    tasks.iter().map(|(name, task)| (task.checked.queue().clone(), name.clone()))
+}
+
 /// The host names that stand for this server.
 #[must_use]
 pub fn hosts(addresses: impl Iterator<Item = SocketAddr>, more: Vec<String>) -> Arc<[String]> {
@@ -190,7 +196,7 @@ pub fn router(api: Api) -> Router {
     // They have proofs of their own, or need none.
     let open_routes =
         Router::from(sources::routes().merge(completions::routes()).merge(health::routes()));
-    Router::from(routes(&api, max_body))
+    let routes = Router::from(routes(&api, max_body))
         .route("/", get(index))
         .merge(openapi::routes())
         .merge(session::pages())
@@ -200,8 +206,8 @@ pub fn router(api: Api) -> Router {
         .layer(from_fn_with_state(api.clone(), auth::admit))
         .merge(open_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
-        .layer(from_fn_with_state(api.clone(), auth::private))
-        .with_state(api)
+        .layer(from_fn_with_state(api.clone(), auth::private));
+    routes.with_state(api)
 }
 
 async fn wrong_method() -> ApiError {
@@ -237,7 +243,7 @@ fn callers() -> OpenApiRouter<Api> {
         .routes(routes!(pull::renew))
         .routes(routes!(settle::settle))
         .routes(routes!(pull::leave))
-        .routes(routes!(metrics_page))
+        .routes(routes!(metrics::metrics_page))
         .merge(session::routes())
 }
 
@@ -306,37 +312,4 @@ async fn index() -> Json<serde_json::Value> {
         "ready": "/v1/readyz",
         "metrics": "/metrics",
     }))
-}
-
-/// The Prometheus page.
-#[utoipa::path(
-    get,
-    path = "/metrics",
-    tag = "operation",
-    operation_id = "server_metrics",
-    summary = "Metrics in the text format of Prometheus.",
-    description = "A token that is limited to tasks or queues sees the numbers of their jobs only.",
-    responses((status = 200, body = String, content_type = "text/plain", description = "Done."), Refused),
-)]
-async fn metrics_page(
-    State(api): State<Api>,
-    Extension(access): Extension<Access>,
-) -> Result<Response, ApiError> {
-    let grant = access.grant();
-    let mut counts = api.quell.store().counts().await?;
-    counts.retain(|count| grant.sees(&count.queue, &count.task));
-    let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
-    let known = known.filter(|(queue, task)| grant.sees(queue, task));
-    if grant.is_limited() {
-        let text = metrics::render_jobs(&counts, known);
-        return Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response());
-    }
-    let text = api.metrics.render() + &metrics::render_jobs(&counts, known);
-    // A store without checks has no such metrics.
-    let checkup = match api.quell.checkup().await {
-        Err(error) if error.kind() == ErrorKind::Unsupported => None,
-        checkup => Some(checkup?),
-    };
-    let text = text + &checkup.as_ref().map(metrics::render_store).unwrap_or_default();
-    Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response())
 }

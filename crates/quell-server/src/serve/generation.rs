@@ -104,6 +104,7 @@ impl Generation {
         if let Some(tokens) = config.tokens.clone() {
             side.spawn(note_uses(tokens, retired.clone()));
         }
+        common.metrics.declare(http::declared(&tasks));
         let api = Api {
             quell: quell.clone(),
             actions: common.actions.clone(),

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use metrics_exporter_prometheus::PrometheusHandle;
 use quell::Quell;
 use quell::history::Sink;
 use tokio::sync::watch;
@@ -35,7 +34,7 @@ use crate::config::{Config, Place, world};
 use crate::declare::{self, Apply};
 use crate::encryption::FileKeys;
 use crate::history::FileSink;
-use crate::http::Health;
+use crate::http::{Health, Metrics};
 use crate::tls::Certificate;
 pub(crate) use connections::most as most_connections;
 use generation::Generation;
@@ -144,7 +143,7 @@ struct Common {
     /// One for good: a reload changes its file.
     audit: Audit,
     actions: Actions,
-    metrics: PrometheusHandle,
+    metrics: Metrics,
     health: Health,
     /// The keys that the store below the client was opened with.
     keys: Option<FileKeys>,
@@ -202,8 +201,6 @@ impl Server {
     /// # Errors
     /// What is wrong with the store or the address.
     pub async fn start(mut config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
-        // Before the worker, which looks its counters up once.
-        let metrics = crate::http::metrics::recorder()?;
         let listeners = bind::bind(&config).await?;
         let places: Vec<Place> = listeners.iter().map(bind::Listener::place).collect();
         let fixed = reload::Fixed::of(&config);
@@ -212,11 +209,13 @@ impl Server {
         let audit = Audit::default();
         open_audit(&audit, &config)?;
         let quell = open(&config, history).await?;
+        // Before the worker, which looks its counters up once.
+        let metrics = Metrics::new(quell.clone())?;
         warn_of_faults(&config);
         declare::apply(&quell, &config.queues, &config.schedules, config.apply).await?;
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let mut side = JoinSet::new();
-        side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
+        side.spawn(metrics.clone().upkeep(stop_listening.clone()));
         let actions = Actions::start(quell.clone(), audit.clone(), stop_working.clone(), &mut side);
         let (tally, health) = (Arc::default(), Health::new(quell.clone()));
         if let Some(certificate) = &tls {

@@ -87,6 +87,8 @@ mod results;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]
+mod scrapes;
+#[cfg(test)]
 mod served;
 #[cfg(test)]
 mod sessions;

@@ -278,7 +278,8 @@ fn the_dashboard_and_the_alerts_name_metrics_that_exist() {
     let code = [
         "crates/quell/src/metrics.rs",
         "crates/quell-core/src/store/checkup.rs",
-        "crates/quell-server/src/http/metrics.rs",
+        "crates/quell-server/src/http/metrics/mod.rs",
+        "crates/quell-server/src/http/metrics/page.rs",
     ];
     let code: String = code.into_iter().map(read).collect();
     let dashboard = read("packages/monitoring/grafana.json");
