@@ -21,6 +21,7 @@ pub mod history;
 pub mod http;
 mod https;
 pub mod log;
+mod otel;
 mod private_file;
 mod progress;
 pub mod redact;

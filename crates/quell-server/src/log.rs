@@ -8,7 +8,9 @@ use std::io::IsTerminal;
 
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 /// The variable that says how much is logged.
 const VARIABLE: &str = "QUELL_LOG";
@@ -26,11 +28,56 @@ pub struct Log {
     _writes: Option<WorkerGuard>,
 }
 
-/// Starts logging for the process, until what it returns is dropped; a second call changes nothing.
-///
-/// # Errors
-/// The value of `QUELL_LOG` or `QUELL_LOG_FORMAT` and what it may be, where it is something else.
-pub fn start(default: &str) -> Result<Log, String> {
+/// How much is logged, and how.
+#[derive(Debug)]
+pub struct Settings {
+    filter: EnvFilter,
+    is_json: bool,
+}
+
+/// A layer that makes spans for an exporter.
+pub type SpanLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+impl Settings {
+    /// Reads the two variables.
+    ///
+    /// # Errors
+    /// The value of `QUELL_LOG` or `QUELL_LOG_FORMAT` and what it may be, where it is something else.
+    pub fn read(default: &str) -> Result<Self, String> {
+        settings(default)
+    }
+
+    /// Starts logging for the process, until what it returns is dropped; a second call changes nothing. Spans go to
+    /// the layer, too, whatever is logged.
+    #[must_use]
+    pub fn start(self, spans: Option<SpanLayer>) -> Log {
+        let (writer, guard) = NonBlockingBuilder::default()
+            .buffered_lines_limit(MAX_WAITING)
+            .lossy(true)
+            .thread_name("log")
+            .finish(std::io::stderr());
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(writer)
+            // Else it would report a failure to write on the very same output.
+            .log_internal_errors(false)
+            .with_ansi(std::io::stderr().is_terminal() && !self.is_json);
+        let lines: SpanLayer = if self.is_json {
+            lines.json().flatten_event(true).with_filter(self.filter).boxed()
+        } else {
+            lines.with_filter(self.filter).boxed()
+        };
+        let layers: Vec<SpanLayer> = std::iter::once(lines).chain(spans).collect();
+        match tracing_subscriber::registry().with(layers).try_init() {
+            Ok(()) => Log { _writes: Some(guard) },
+            Err(error) => {
+                tracing::debug!(%error, "logging was started before");
+                Log { _writes: None }
+            }
+        }
+    }
+}
+
+fn settings(default: &str) -> Result<Settings, String> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => filter(&text)?,
         Ok(_) | Err(std::env::VarError::NotPresent) => EnvFilter::new(with_runs(default)),
@@ -43,25 +90,7 @@ pub fn start(default: &str) -> Result<Log, String> {
             return Err(format!("invalid value {other:?} for '{FORMAT}': give text or json"));
         }
     };
-    let (writer, guard) = NonBlockingBuilder::default()
-        .buffered_lines_limit(MAX_WAITING)
-        .lossy(true)
-        .thread_name("log")
-        .finish(std::io::stderr());
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        // Else it would report a failure to write on the very same output.
-        .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal() && !is_json);
-    let started = if is_json { log.json().flatten_event(true).try_init() } else { log.try_init() };
-    match started {
-        Ok(()) => Ok(Log { _writes: Some(guard) }),
-        Err(error) => {
-            tracing::debug!(%error, "logging was started before");
-            Ok(Log { _writes: None })
-        }
-    }
+    Ok(Settings { filter, is_json })
 }
 
 /// A level with a line for each run, which the library logs one level below where it went well.

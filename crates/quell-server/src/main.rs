@@ -17,12 +17,17 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let default = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
-    let _log = match quell_server::log::start(default) {
+    let log = match quell_server::log::Settings::read(default) {
         Ok(log) => log,
         // As a wrong option: it prints the usage and ends with status 2.
         Err(refused) => Cli::command().error(ErrorKind::InvalidValue, refused).exit(),
     };
-    match run(cli.command, &mut std::io::stdout().lock()) {
+    // A server starts its log once it has read its configuration.
+    let (log, _log) = match cli.command {
+        Command::Serve(_) => (Some(log), None),
+        _ => (None, Some(log.start(None))),
+    };
+    match run(cli.command, log, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error may be closed, too: then only the exit status shows the failure.

@@ -94,14 +94,18 @@ pub enum Command {
     Man(super::man::Args),
 }
 
-/// Runs a command, which prints to `out`.
+/// Runs a command, which prints to `out`. A server starts its log with the settings.
 ///
 /// # Errors
 /// Why it failed; [`status`](super::exit::status) has the exit status of it.
-pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(
+    command: Command,
+    log: Option<crate::log::Settings>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     match command {
         Command::Demo(args) => crate::demo::run(args, out),
-        Command::Serve(args) => crate::serve::run(args, out),
+        Command::Serve(args) => crate::serve::run(args, log, out),
         Command::Trigger(args) => super::trigger::run(args, out),
         Command::Jobs(args) => super::jobs::jobs(args, out),
         Command::Tail(args) => super::tail::run(&args, out),

@@ -13,6 +13,7 @@ pub(crate) mod exact;
 pub mod fold;
 pub mod key_template;
 mod listen;
+pub(crate) mod otel;
 mod parse;
 mod place;
 pub(crate) mod queues;
@@ -35,6 +36,7 @@ use quell::{Error, Key, Payload, QueueName, TaskName};
 pub use changes::{Change, changes};
 use key_template::KeyTemplate;
 pub use listen::{Listen, Place, SessionTimes, TrustedProxies};
+pub use otel::{Otel, Sampling};
 
 use crate::access::Tokens;
 use crate::alerts::DeclaredAlert;
@@ -99,6 +101,8 @@ pub struct Config {
     pub alert_interval: Duration,
     /// How long ended jobs are kept.
     pub retention: Retention,
+    /// Where traces and metrics go by OTLP.
+    pub otel: Option<Otel>,
     /// The text that it was read from.
     pub text: String,
 }

@@ -17,6 +17,7 @@ use super::DeclaredTask;
 use super::alerts::{RawAlert, alerts};
 use super::duration;
 use super::listen::{Connections, Listen, Mode, RawTls, connections};
+use super::otel::{RawOtel, otel};
 use super::place::{Document, Problem};
 use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
@@ -59,6 +60,7 @@ struct Raw {
     sources: BTreeMap<String, RawSource>,
     schedules: BTreeMap<String, RawSchedule>,
     alerts: BTreeMap<String, RawAlert>,
+    otel: Option<RawOtel>,
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -325,6 +327,7 @@ fn check(
         note("server.alert_interval", "alert_interval is zero: give a duration".to_owned());
     }
     Config {
+        otel: otel(raw.otel, folder, note),
         listen,
         socket_mode,
         tls,

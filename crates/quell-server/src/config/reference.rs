@@ -9,6 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::alerts::RawAlert;
 use super::listen::RawTls;
+use super::otel::RawOtel;
 use super::parse::{RawEncryption, RawServer, RawStore, RawWorker};
 use super::queues::QueueText;
 use super::schedules::RawSchedule;
@@ -115,6 +116,10 @@ fn tables() -> Vec<Table> {
             .with::<RawToken>("token"),
         Table::of::<RawSchedule>("schedules.NAME", ""),
         Table::of::<RawAlert>("alerts.NAME", "[Alerts](server.md#alerts) has examples."),
+        Table::of::<RawOtel>(
+            "otel",
+            "[The server's exporter](observability.md#the-servers-exporter) has the details. Changes take a restart.",
+        ),
     ]
 }
 

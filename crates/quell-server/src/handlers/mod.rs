@@ -66,6 +66,8 @@ pub struct Invocation {
     pub payload: Payload,
     /// The trace contexts of its first triggers (R42).
     pub traces: Traces,
+    /// The trace context of the attempt's own span, where that is exported.
+    pub own_trace: Option<TraceContext>,
     /// The lease, as a worker elsewhere would name it.
     pub lease: String,
     /// Where others reach this server.
@@ -99,6 +101,7 @@ impl Invocation {
             due_at: ctx.due_at(),
             payload,
             traces: ctx.traces().clone(),
+            own_trace: crate::otel::context_of_attempt(),
             lease: ctx.lease().to_string(),
             base_url,
             cancelled: ctx.cancelled().clone(),
@@ -108,9 +111,12 @@ impl Invocation {
 }
 
 impl Invocation {
-    /// The trace context that the attempt goes on with: the only one of its job. Several have no single
+    /// The trace context that the attempt goes on with: its own, or the only one of its job. Several have no single
     /// one to go on with.
     fn trace(&self) -> Option<TraceContext> {
+        if let Some(own) = &self.own_trace {
+            return Some(own.clone());
+        }
         let mut traces = self.traces.iter();
         traces.next().filter(|_| traces.next().is_none())
     }

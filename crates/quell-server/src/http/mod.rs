@@ -207,6 +207,8 @@ pub fn router(api: Api) -> Router {
         .merge(open_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
         .layer(from_fn_with_state(api.clone(), auth::private));
+    #[cfg(feature = "otel")]
+    let routes = routes.layer(from_fn(crate::otel::request_span));
     routes.with_state(api)
 }
 

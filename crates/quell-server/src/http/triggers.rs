@@ -213,7 +213,8 @@ pub(super) async fn trigger(
         one.idempotency_key = Some(key);
     }
     let now = api.quell.clock().now();
-    let of_request = trace_headers(&headers);
+    // Where spans are made, a trigger carries its own, which is below that of the request.
+    let of_request = trace_headers(&headers).filter(|_| !crate::otel::is_tracing());
     let triggers = asked
         .iter()
         .enumerate()

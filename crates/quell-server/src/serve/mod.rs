@@ -35,6 +35,8 @@ use crate::declare::{self, Apply};
 use crate::encryption::FileKeys;
 use crate::history::FileSink;
 use crate::http::{Health, Metrics};
+use crate::log;
+use crate::otel::Telemetry;
 use crate::tls::Certificate;
 pub(crate) use connections::most as most_connections;
 use generation::Generation;
@@ -57,15 +59,21 @@ pub struct Args {
     history: Option<PathBuf>,
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends it, with a log of these settings.
 ///
 /// # Errors
 /// What is wrong with the configuration, the store or the address.
-pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
+pub fn run(
+    args: Args,
+    log: Option<log::Settings>,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<()> {
     if args.check {
         return check(&args.config, out);
     }
     let mut config = Config::load(&args.config)?;
+    let (telemetry, layer) = Telemetry::new(config.otel.as_ref())?;
+    let _log = log.map(|log| log.start(layer));
     if args.apply_declared {
         config.apply = Apply::All;
     }
@@ -75,7 +83,7 @@ pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
     };
     let history = file.clone().map(|file| -> Sink { file });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(serve(config, &args.config, history, out));
+    let served = runtime.block_on(serve(config, &args.config, history, telemetry, out));
     // What was in flight is cancelled by now.
     drop(runtime);
     if let Some(file) = file.filter(|_| served.is_ok()) {
@@ -97,12 +105,14 @@ async fn serve(
     config: Config,
     file: &Path,
     history: Option<Sink>,
+    telemetry: Telemetry,
     out: &mut dyn std::io::Write,
 ) -> anyhow::Result<()> {
     let signal = crate::signal::shutdown()?;
     let mut hangups = crate::signal::hangups()?;
     let mut signal = std::pin::pin!(signal);
     let mut server = Server::start(config, history).await?;
+    let telemetry = telemetry.start(&server.common.metrics)?;
     // In one write: a reader may go away after the first line.
     let lines: String = server.urls().map(|url| format!("listening on {url}\n")).collect();
     out.write_all(lines.as_bytes())?;
@@ -123,7 +133,11 @@ async fn serve(
     info!("shutting down, a second signal ends running attempts");
     let again = crate::signal::shutdown()?;
     tokio::select! {
-        stopped = server.stop() => stopped,
+        stopped = async {
+            let stopped = server.stop().await;
+            telemetry.end().await;
+            stopped
+        } => stopped,
         () = again => anyhow::bail!("stopped by a second signal before all attempts had ended"),
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Fixed {
     store: String,
     dedup_fallback: quell::trigger::DedupFallback,
     keys: Option<PathBuf>,
+    /// What the file says of the exporter.
+    otel: Option<String>,
 }
 
 impl Fixed {
@@ -30,6 +32,7 @@ impl Fixed {
             is_tls: config.tls.is_some(),
             store: config.store.clone(),
             dedup_fallback: config.dedup_fallback,
+            otel: config.otel.as_ref().map(|otel| otel.declared.clone()),
             keys: config.keys.as_ref().map(|keys| keys.path().to_owned()),
         }
     }
@@ -71,7 +74,7 @@ impl Server {
         let fixed = Fixed::of(&config);
         if fixed != self.fixed {
             let fields = "server.listen, server.socket_mode, whether there is server.tls, store.url, \
-                          store.dedup_fallback or encryption.keys_file";
+                          store.dedup_fallback, encryption.keys_file or otel";
             warn!("{fields} changed: that takes a restart, and until then the old value holds");
         }
         open_audit(&self.common.audit, &config)?;

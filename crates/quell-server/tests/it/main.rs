@@ -59,6 +59,8 @@ mod installed;
 #[cfg(test)]
 mod logged;
 #[cfg(test)]
+mod monitoring;
+#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod openapi;
@@ -104,6 +106,8 @@ mod sources;
 mod ssrf;
 #[cfg(test)]
 mod tail;
+#[cfg(test)]
+mod telemetry;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

@@ -14,6 +14,7 @@ fn call() -> Invocation {
         lease: String::new(),
         base_url: "http://localhost".into(),
         traces: Traces::default(),
+        own_trace: None,
         task: TaskName::new("t").unwrap(),
         queue: QueueName::new("q").unwrap(),
         job: JobId::new(1),

@@ -68,6 +68,10 @@ fn recorder() -> anyhow::Result<PrometheusHandle> {
     // From zero, so that an alert sees the first one.
     metrics::counter!("quell_audit_failures_total").increment(0);
     metrics::counter!("quell_audit_suppressed_total").increment(0);
+    describe_counter!(
+        "quell_otel_dropped_total",
+        "Spans, and exports of metrics, that the collector did not take."
+    );
     *recorder = Some(handle.clone());
     Ok(handle)
 }
@@ -124,6 +128,19 @@ impl Metrics {
     /// alert on them has something to compare.
     pub fn declare(&self, tasks: impl Iterator<Item = Lane>) {
         *self.declared.write().unwrap_or_else(PoisonError::into_inner) = tasks.collect();
+    }
+
+    /// The whole page, no older than the call.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub async fn page(&self) -> quell::Result<String> {
+        self.look().await.map(|seen| seen.page.clone())
+    }
+
+    /// The whole page, or where the store does not answer the part of this process.
+    pub async fn page_or_own(&self) -> String {
+        self.page().await.unwrap_or_else(|_| self.recorder.render())
     }
 
     /// Folds the measurements since the last time, so that a server does not grow while no one scrapes it.
