@@ -79,6 +79,8 @@ mod pull_ends;
 #[cfg(test)]
 mod queues;
 #[cfg(test)]
+mod quiet_logs;
+#[cfg(test)]
 mod redact;
 #[cfg(test)]
 mod reload;
