@@ -61,7 +61,6 @@ use crate::audit::Audit;
 use crate::config::{Config, DeclaredTask, SessionTimes, TrustedProxies};
 use crate::redact::Rules;
 use crate::secrets::Secrets;
-use auth::Access;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
 pub use completions::Completions;
 pub use dead::EXPORTED;

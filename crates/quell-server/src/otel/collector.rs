@@ -48,7 +48,8 @@ struct Failed {
 impl Collector {
     /// A collector of one signal, such as `spans`.
     pub(super) fn new(signal: &'static str, settings: &Otel, url: &Url) -> anyhow::Result<Self> {
-        let client = https::client().timeout(settings.timeout).redirect(Policy::none()).build();
+        let client = https::client(url.scheme()).timeout(settings.timeout);
+        let client = client.redirect(Policy::none()).build();
         let client = client.context("cannot make a client for the collector of OpenTelemetry")?;
         let headers = settings.headers.clone();
         // Shown as zero until then.
