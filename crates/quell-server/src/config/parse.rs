@@ -307,11 +307,7 @@ fn check(
     if raw.worker.concurrency == Some(0) {
         note("worker.concurrency", "concurrency is 0: give 1 or more".to_owned());
     }
-    let lease = raw.worker.lease.map_or(Duration::from_secs(30), |lease| lease.0);
-    if lease < MIN_LEASE {
-        let message = format!("lease of {lease:?} is too short: give {MIN_LEASE:?} or more");
-        note("worker.lease", message);
-    }
+    let lease = lease(&raw.worker, note);
     let queues = queues(raw.queues, note);
     let tasks = tasks(raw.tasks, folder, broken, note);
     if url.is_none() && !listen.has_a_url() && tasks.values().any(reports_later) {
@@ -355,6 +351,15 @@ fn check(
         retention: retention(&raw.worker),
         text: String::new(),
     }
+}
+
+fn lease(worker: &RawWorker, note: &mut impl FnMut(&str, String)) -> Duration {
+    let lease = worker.lease.map_or(Duration::from_secs(30), |lease| lease.0);
+    if lease < MIN_LEASE {
+        let message = format!("lease of {lease:?} is too short: give {MIN_LEASE:?} or more");
+        note("worker.lease", message);
+    }
+    lease
 }
 
 fn tasks(

@@ -83,10 +83,8 @@ impl Generation {
                 .drain_when(retired.clone().cancelled_owned())
                 // The process is the server's own.
                 .with_panic_hook();
-            for (name, task) in tasks.iter() {
-                if task.handler.is_some() {
-                    builder = builder.register_raw(name.clone(), &task.policy, attempt);
-                }
+            for (name, task) in tasks.iter().filter(|(_, task)| task.handler.is_some()) {
+                builder = builder.register_raw(name.clone(), &task.policy, attempt);
             }
             let stop = common.stop_working.clone().cancelled_owned();
             worker.spawn(async move {
