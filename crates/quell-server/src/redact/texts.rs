@@ -9,8 +9,12 @@ use super::MASK;
 
 /// A shorter value is no secret: hiding `no` would hide half of every text.
 const SHORTEST: usize = 4;
-/// The most bytes of values that are looked for; with more, a text is hidden as a whole.
-const MAX_BYTES: usize = 256 << 10;
+/// The most bytes of values that are looked for together; with more, a text is hidden as a whole.
+const MAX_BYTES: usize = 64 << 10;
+/// A longer value is looked for in blocks: a text may be cut within it, as the output of a command is.
+const LONG: usize = 256;
+/// The bytes of a block.
+const BLOCK: usize = 32;
 
 /// Hides values in texts.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +24,58 @@ pub struct Texts(Found);
 enum Found {
     #[default]
     None,
-    Some(Arc<[String]>, Arc<AhoCorasick>),
+    Some(Arc<Values>),
     TooMany,
+}
+
+/// What is looked for.
+#[derive(Debug)]
+struct Values {
+    all: Vec<String>,
+    finder: AhoCorasick,
+}
+
+impl Values {
+    /// None where there are too many.
+    fn new(values: &[String]) -> Option<Self> {
+        let mut all: Vec<String> = values.iter().flat_map(|value| blocks(value)).collect();
+        all.sort_unstable();
+        all.dedup();
+        let bytes = all.iter().map(String::len).fold(0, usize::saturating_add);
+        if bytes > MAX_BYTES {
+            return None;
+        }
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&all);
+        Some(Values { finder: finder.ok()?, all })
+    }
+
+    fn hide(&self, text: String) -> String {
+        if !self.finder.is_match(&text) {
+            return text;
+        }
+        let mut hidden = self.finder.replace_all(&text, &vec![MASK; self.all.len()]);
+        // Blocks that follow each other are one value.
+        let twice = MASK.repeat(2);
+        while hidden.contains(&twice) {
+            hidden = hidden.replace(&twice, MASK);
+        }
+        hidden
+    }
+}
+
+/// A value, or the blocks of a long one. The last has what is left, if that is enough to look for.
+fn blocks(value: &str) -> Vec<String> {
+    if value.len() <= LONG {
+        return vec![value.to_owned()];
+    }
+    let (mut blocks, mut rest) = (Vec::new(), value);
+    while rest.len() >= BLOCK + SHORTEST {
+        let (block, after) = rest.split_at(rest.floor_char_boundary(BLOCK));
+        blocks.push(block.to_owned());
+        rest = after;
+    }
+    blocks.push(rest.to_owned());
+    blocks
 }
 
 impl Texts {
@@ -34,18 +88,10 @@ impl Texts {
             all.extend(json.get(1..json.len().saturating_sub(1)).map(str::to_owned));
             all.push(form_urlencoded::byte_serialize(value.as_bytes()).collect());
         }
-        all.sort_unstable();
-        all.dedup();
         if all.is_empty() {
             return Texts(Found::None);
         }
-        let bytes = all.iter().map(String::len).fold(0, usize::saturating_add);
-        let built = (bytes <= MAX_BYTES)
-            .then(|| AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&all));
-        match built {
-            Some(Ok(finder)) => Texts(Found::Some(all.into(), Arc::new(finder))),
-            Some(Err(_)) | None => Texts(Found::TooMany),
-        }
+        Texts(Values::new(&all).map_or(Found::TooMany, |values| Found::Some(Arc::new(values))))
     }
 
     /// The values of both.
@@ -53,8 +99,9 @@ impl Texts {
         match (&self.0, &other.0) {
             (Found::None, _) => other.clone(),
             (_, Found::None) => self.clone(),
-            (Found::Some(own, _), Found::Some(others, _)) => {
-                Texts::new(&own.iter().chain(others.iter()).cloned().collect::<Vec<_>>())
+            (Found::Some(own), Found::Some(others)) => {
+                let all: Vec<String> = own.all.iter().chain(&others.all).cloned().collect();
+                Texts(Values::new(&all).map_or(Found::TooMany, |both| Found::Some(Arc::new(both))))
             }
             (Found::TooMany, _) | (_, Found::TooMany) => Texts(Found::TooMany),
         }
@@ -71,10 +118,7 @@ impl Texts {
     pub fn hide(&self, text: String) -> String {
         match &self.0 {
             Found::None => text,
-            Found::Some(values, finder) if finder.is_match(&text) => {
-                finder.replace_all(&text, &vec![MASK; values.len()])
-            }
-            Found::Some(..) => text,
+            Found::Some(values) => values.hide(text),
             Found::TooMany => MASK.to_owned(),
         }
     }
@@ -127,11 +171,28 @@ mod tests {
         }
     }
 
+    /// As where the output of a command is cut to its end.
+    #[test]
+    fn a_part_of_a_long_value_is_hidden_but_for_less_than_a_block() {
+        let key: String = (0..1_000).map(|n| format!("{n:03}\u{e9}")).collect();
+        let texts = texts(&[&key]);
+        assert_eq!(texts.hide(format!("a {key} b")), format!("a {MASK} b"));
+        for cut in [1, 7, 40, 4_990] {
+            let part = key.get(key.ceil_char_boundary(cut)..).unwrap();
+            let shown = texts.hide(format!("…{part}"));
+            assert!(shown.len() < MASK.len() + BLOCK + 5, "{cut}: {shown}");
+        }
+    }
+
     #[test]
     fn more_values_than_can_be_looked_for_hide_the_whole_text() {
-        let of = |bytes: usize| Texts::new(&["x".repeat(bytes)]);
-        assert_eq!(of(MAX_BYTES / 3).hide("plain".to_owned()), "plain");
-        let both = of(MAX_BYTES + 1);
+        // Each of 4 bytes, and each spelt in one way.
+        let short = |count: usize| {
+            let all: Vec<String> = (0..count).map(|n| format!("{n:04x}")).collect();
+            Texts::new(&all)
+        };
+        assert_eq!(short(MAX_BYTES / 4).hide("plain 0007".to_owned()), format!("plain {MASK}"));
+        let both = short(MAX_BYTES / 4 + 1);
         assert_eq!(both.hide("plain".to_owned()), MASK);
         assert_eq!(both.and(&texts(&["4711"])).hide("plain".to_owned()), MASK);
         assert_eq!(
