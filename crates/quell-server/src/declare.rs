@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use quell::encryption::Cipher;
 use quell::queue::QueueSettings;
 use quell::schedule::Schedule;
-use quell::{Quell, QueueName};
+use quell::{Payload, Quell, QueueName, TaskName};
 use serde_json::json;
 use tracing::info;
 
 use crate::config::{DeclaredQueue, engine, queues};
+use crate::encryption::FileKeys;
 
 /// Whether declarations are applied that have not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,7 @@ pub async fn apply(
     quell: &Quell,
     queues: &BTreeMap<QueueName, DeclaredQueue>,
     schedules: &[Schedule],
+    keys: Option<&FileKeys>,
     which: Apply,
 ) -> quell::Result<()> {
     let known = if queues.is_empty() { Vec::new() } else { quell.queues().await? };
@@ -41,6 +44,7 @@ pub async fn apply(
     for schedule in schedules {
         let known = known.iter().map(|info| &info.schedule).find(|one| one.name == schedule.name);
         let digest = digest(&serde_json::to_value(schedule).unwrap_or_default());
+        let digest = sealed(digest, &schedule.trigger.task, keys)?;
         let schedule = Schedule { declared: Some(digest), ..schedule.clone() };
         match known {
             Some(known) if which == Apply::Changed && known.declared == schedule.declared => {
@@ -86,6 +90,15 @@ async fn apply_queue(
 /// Settings without what is on record beside them.
 fn limits(settings: &QueueSettings) -> QueueSettings {
     settings.split_remarks().0
+}
+
+/// The digest of a declaration whose payload is encrypted: the plain one would show a payload that can be
+/// guessed. It is another one than before, so what was stored plain is written again.
+fn sealed(digest: String, task: &TaskName, keys: Option<&FileKeys>) -> quell::Result<String> {
+    match keys.filter(|keys| keys.encrypts(task)) {
+        Some(keys) => Ok(keys.fingerprint(&Payload::encode(&digest)?).to_string()),
+        None => Ok(digest),
+    }
 }
 
 fn digest(declaration: &serde_json::Value) -> String {

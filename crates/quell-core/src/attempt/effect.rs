@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::envelope::Envelope;
 use crate::{
     EffectName, Error, ErrorKind, Job, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp,
 };
@@ -165,7 +166,7 @@ pub fn end(
 /// # Errors
 /// [`ErrorKind::Invalid`] that names `result`.
 pub fn check_result(name: &EffectName, result: &Payload) -> Result<()> {
-    let bytes = result.as_str().len();
+    let bytes = Envelope::counted(result.as_str());
     if bytes <= MAX_RESULT_BYTES {
         return Ok(());
     }

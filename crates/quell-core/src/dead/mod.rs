@@ -15,6 +15,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::envelope::Envelope;
 use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES, present};
 use crate::setters::setters;
 use crate::{
@@ -213,7 +214,7 @@ impl Redrive {
 }
 
 fn check_size(payload: &Payload, most: usize) -> Result<()> {
-    let bytes = payload.as_str().len();
+    let bytes = Envelope::counted(payload.as_str());
     if bytes > most {
         let message = format!(
             "payload has {bytes} bytes, the limit is {most}: store the large part elsewhere"
@@ -237,7 +238,7 @@ impl Job {
             return Err(Error::invalid("payload", message));
         }
         if !self.shape.fold.reads_payload() {
-            check_size(payload, MAX_PAYLOAD_BYTES.max(self.payload.as_str().len()))?;
+            check_size(payload, MAX_PAYLOAD_BYTES.max(Envelope::counted(self.payload.as_str())))?;
         }
         if *payload == self.payload {
             return Ok(None);

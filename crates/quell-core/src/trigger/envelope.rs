@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::Payload;
 use crate::idempotency::Fingerprint;
 
+/// What a cipher adds to a document, at most: a nonce and a code of authenticity.
+const SEAL: usize = 64;
 /// How the text of every envelope begins.
 const BEGINNING: &str = "{\"$sealed\"";
 
@@ -58,6 +60,24 @@ impl Envelope {
     pub fn may_be_in(text: &str) -> bool {
         let text = text.trim_start();
         text.starts_with(BEGINNING) || (text.starts_with('[') && text.contains(BEGINNING))
+    }
+
+    /// The bytes that a document counts for a limit: of an encrypted one, those before, as far as its
+    /// ciphertext shows them. So a limit is the same with and without encryption.
+    ///
+    /// ```
+    /// use quell_core::envelope::Envelope;
+    ///
+    /// assert_eq!(Envelope::counted(r#"{"a":1}"#), 7);
+    /// let sealed = Envelope { key: "k1".to_owned(), data: "A".repeat(400), fingerprint: None };
+    /// assert!(Envelope::counted(sealed.payload().as_str()) < 300);
+    /// ```
+    #[must_use]
+    pub fn counted(text: &str) -> usize {
+        let sealed = Envelope::of(text);
+        sealed.map_or(text.len(), |sealed| {
+            (sealed.data.len() / 4).saturating_mul(3).saturating_sub(SEAL)
+        })
     }
 
     /// The payload that stands for it in a store.

@@ -15,6 +15,8 @@ use crate::config::SessionTimes;
 
 /// The most sessions of a server.
 const MOST: usize = 1_000;
+/// The most sessions of one token: who has it ends no session of others.
+const MOST_OF_ONE: usize = 20;
 
 /// The sessions of a server.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +77,12 @@ impl Sessions {
         let (cookie, id) = random("")?;
         let session = Session { of: of.clone(), began: now, used: now };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = |session: &Session| session.of.token == of.token;
+        if all.values().filter(|session| own(session)).count() >= MOST_OF_ONE {
+            let oldest = all.iter().filter(|(_, session)| own(session));
+            let oldest = oldest.min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
+            oldest.into_iter().for_each(|id| drop(all.remove(&id)));
+        }
         if all.len() >= MOST {
             all.retain(|_, session| session.lasts(now, times).is_some());
         }
@@ -125,8 +133,13 @@ mod tests {
     const TIMES: SessionTimes =
         SessionTimes { idle: Duration::from_secs(60), most: Duration::from_secs(150) };
 
+    /// Of a token of its own.
     fn new(name: &str) -> NewSession {
-        NewSession { token: Digest::of(b"t"), name: name.to_owned(), grant: Grant::all() }
+        NewSession {
+            token: Digest::of(name.as_bytes()),
+            name: name.to_owned(),
+            grant: Grant::all(),
+        }
     }
 
     #[test]
@@ -153,8 +166,8 @@ mod tests {
         assert!(!format!("{sessions:?} {begun:?}").contains(&first));
         let later = now + Duration::from_secs(1);
         assert!(sessions.find(&first, TIMES, later).is_some());
-        for _ in 2..MOST {
-            sessions.begin(new("more"), TIMES, later).unwrap();
+        for number in 2..MOST {
+            sessions.begin(new(&number.to_string()), TIMES, later).unwrap();
         }
         assert!(sessions.get(&Digest::of(second.as_bytes()), TIMES, later).is_some());
         sessions.begin(new("one too many"), TIMES, later).unwrap();
@@ -163,5 +176,22 @@ mod tests {
         assert_eq!(sessions.0.lock().unwrap().len(), MOST);
         sessions.end(&begun.id);
         assert!(sessions.find(&first, TIMES, later).is_none());
+    }
+
+    #[test]
+    fn a_token_has_a_bounded_number_of_sessions_and_ends_no_others() {
+        let (sessions, now) = (Sessions::default(), Instant::now());
+        let (other, _) = sessions.begin(new("other"), TIMES, now).unwrap();
+        let later = now + Duration::from_secs(1);
+        let own: Vec<String> = (0..=MOST_OF_ONE)
+            .map(|number| {
+                let at = later + Duration::from_millis(number.try_into().unwrap());
+                sessions.begin(new("own"), TIMES, at).unwrap().0
+            })
+            .collect();
+        let end = later + Duration::from_secs(1);
+        let counts = |cookie: &String| sessions.find(cookie, TIMES, end).is_some();
+        assert!(counts(&other) && !counts(&own[0]));
+        assert!(own[1..].iter().all(counts));
     }
 }

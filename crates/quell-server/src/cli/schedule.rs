@@ -210,7 +210,7 @@ fn describe(schedule: &Schedule) -> String {
         ("catch_up", schedule.catch_up.name().to_owned()),
         ("last", shown(schedule.last.as_deref())),
         ("next", shown(schedule.next.as_deref())),
-        ("payload", schedule.payload.as_str().to_owned()),
+        ("payload", shown(schedule.payload.as_ref().map(crate::view::Document::as_str))),
     ] {
         lines.push_str(&format!("  {field:<10} {text}\n"));
     }

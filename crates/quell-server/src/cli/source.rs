@@ -3,10 +3,12 @@
 //! Invariant: no command creates a store.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -19,10 +21,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::exit::Misuse;
+use crate::encryption::FileKeys;
 use crate::https;
 
 /// Where a server answers without a setting.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7777";
+/// The variable with the file of keys that decrypt what a store has.
+const KEYS: &str = "QUELL_KEYS_FILE";
 /// How long a request may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -285,10 +290,18 @@ pub(crate) fn read_store<T>(
     })
 }
 
-/// Opens an existing store.
+/// Opens an existing store, with the keys that the environment names.
 pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
     check_exists(url)?;
-    Ok(Quell::open(&unmade(url)).await?)
+    let builder = Quell::builder(&unmade(url)).await?;
+    let builder = match std::env::var(KEYS).ok().filter(|file| !file.is_empty()) {
+        Some(file) => {
+            let keys = FileKeys::open(Path::new(&file), BTreeSet::new()).context(KEYS)?;
+            builder.encryption(Arc::new(keys))
+        }
+        None => builder,
+    };
+    Ok(builder.build()?)
 }
 
 /// The URL with which opening a missing Azure table fails instead of creating it, and leaves its timer

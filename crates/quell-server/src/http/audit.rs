@@ -143,7 +143,9 @@ impl Of {
                 let info = known.iter().find(|info| info.schedule.name.as_str() == name)?;
                 let mut shown = serde_json::to_value(view::Schedule::from(info)).ok()?;
                 // It may hold what the audit must not.
-                shown.as_object_mut()?.remove("payload");
+                for member in ["payload", "key"] {
+                    shown.as_object_mut()?.remove(member);
+                }
                 Some(shown)
             }
             Of::Other => None,

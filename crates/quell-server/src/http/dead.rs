@@ -172,7 +172,7 @@ pub(super) async fn list(
 ) -> Result<Json<view::DeadJobs>, ApiError> {
     let (filter, whole) = Asked::of_query(&access, query)?;
     let mut jobs = api.quell.dead().list(&filter).await?;
-    api.rules().jobs(&mut jobs);
+    api.rules().jobs(&mut jobs, whole);
     let matching = api.quell.dead().count(&filter).await?;
     Ok(Json(view::DeadJobs::new(&jobs, &filter, matching, whole)))
 }
@@ -202,7 +202,7 @@ pub(super) async fn causes(
         let Some(redact) = api.rules().of(&cause.task) else { continue };
         // The example has the values that errors of this cause repeat; without it nothing is shown.
         cause.cause = match api.quell.job(cause.example).await? {
-            Some(job) => redact.texts(&job.payload, &job.shape.fold).hide(cause.cause.clone()),
+            Some(job) => redact.texts(&job.payload).hide(cause.cause.clone()),
             None => MASK.to_owned(),
         };
     }

@@ -12,7 +12,7 @@ use quell::worker::WorkerId;
 use quell::worker::pull::{MAX_LEASE, MIN_LEASE, PullClaim, PullLease, PullProcess, PullTasks};
 use quell::{JobState, Payload, TaskName};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use utoipa::ToSchema;
 
 use super::Api;
@@ -86,6 +86,19 @@ impl Pull {
                 shown.running = self.progress(lease, texts);
             }
         }
+    }
+
+    /// A place for a request that waits; none where it does not. Requests that wait leave connections to others.
+    pub(super) fn place(&self, wait: Duration) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if wait.is_zero() {
+            return Ok(None);
+        }
+        self.places.try_acquire().map(Some).map_err(|_| {
+            let most = most_waiting();
+            let message =
+                format!("{most} claims and results are waited for at this server, the limit");
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "wait", message)
+        })
     }
 
     /// What a worker has reported of an attempt that runs.
@@ -219,11 +232,7 @@ pub(super) async fn claim(
     claim.limit = limit.unwrap_or(1);
     claim.wait = wait.map_or(Ok(WAIT), |text| time("wait", &text))?;
     claim.lease = api.pull.lease(lease.as_deref())?;
-    let place = if claim.wait.is_zero() { None } else { Some(api.pull.places.try_acquire()) };
-    if let Some(Err(_)) = place {
-        let message = format!("{} claims wait at this server already, the limit", most_waiting());
-        return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "wait", message));
-    }
+    let _place = api.pull.place(claim.wait)?;
     let handed = api.pull.tasks.claim(claim).await?;
     Ok(Json(view::PulledJobs::from(&handed.delivered())))
 }

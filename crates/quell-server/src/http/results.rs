@@ -5,13 +5,14 @@ use std::time::Duration;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
-use quell::JobId;
+use quell::{JobId, JobResult};
 
 use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use super::objects;
+use crate::access::Right;
 use crate::config::duration;
 use crate::view;
 
@@ -43,8 +44,24 @@ pub(super) async fn result(
     query.end()?;
     let id = id.parse::<JobId>()?;
     objects::result(&api, access.grant(), id).await?;
-    let result = api.quell.result(id, wait.unwrap_or_default()).await?;
-    Ok(Json(view::ResultOfJob::from(&result)))
+    let wait = wait.unwrap_or_default();
+    let _place = api.pull.place(wait)?;
+    let result = api.quell.result(id, wait).await?;
+    Ok(Json(view::ResultOfJob::from(&shown(&api, &access, result).await?)))
+}
+
+/// A result as its caller may see it: who may trigger the task gets what it returns, others what its rules leave.
+async fn shown(api: &Api, access: &Access, mut result: JobResult) -> Result<JobResult, ApiError> {
+    let has_rules = api.tasks.values().any(|task| !task.redact.is_empty());
+    if !has_rules || access.grant().has(Right::Admin) {
+        return Ok(result);
+    }
+    let Some(mut job) = api.quell.job(result.job).await? else { return Ok(result) };
+    if !access.grant().triggers(&job.task) && api.rules().of(&job.task).is_some() {
+        api.rules().jobs([&mut job], true);
+        (result.output, result.error) = (job.output, job.error);
+    }
+    Ok(result)
 }
 
 fn wait(text: &str) -> quell::Result<Duration> {

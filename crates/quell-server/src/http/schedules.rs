@@ -78,7 +78,9 @@ pub(super) async fn list(
     let mut known = api.quell.store().schedules().await?;
     known.retain(|info| objects::schedule(access.grant(), info));
     api.rules().schedules(&mut known);
-    Ok(Json(view::Schedules::from(&*known)))
+    let mut shown = view::Schedules::from(&*known);
+    shown.schedules.iter_mut().for_each(|schedule| hide(&access, schedule));
+    Ok(Json(shown))
 }
 
 /// `GET /v1/schedules/{name}`.
@@ -96,10 +98,10 @@ pub(super) async fn list(
 )]
 pub(super) async fn show(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Schedule>, ApiError> {
-    let info = find(&api, &ScheduleName::new(name)?).await?;
-    Ok(Json(view::Schedule::from(&info)))
+    shown(&api, &access, &ScheduleName::new(name)?).await
 }
 
 /// `PUT /v1/schedules/{name}`: makes it, or changes it; it stays paused where it was.
@@ -118,6 +120,7 @@ pub(super) async fn show(
 )]
 pub(super) async fn set(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<view::Schedule>, ApiError> {
@@ -140,7 +143,7 @@ pub(super) async fn set(
         Schedule { name, spec: parts.spec()?, catch_up: asked.catch_up, trigger, declared: None };
     let name = schedule.name.clone();
     api.quell.set_schedule(schedule).await?;
-    Ok(Json(view::Schedule::from(&find(&api, &name).await?)))
+    shown(&api, &access, &name).await
 }
 
 /// `DELETE /v1/schedules/{name}`.
@@ -180,9 +183,10 @@ pub(super) async fn delete(
 )]
 pub(super) async fn pause(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Schedule>, ApiError> {
-    switch(&api, name, ScheduleState::Paused).await
+    switch(&api, &access, name, ScheduleState::Paused).await
 }
 
 /// `POST /v1/schedules/{name}/resume`.
@@ -200,9 +204,10 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     State(api): State<Api>,
+    Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Schedule>, ApiError> {
-    switch(&api, name, ScheduleState::Active).await
+    switch(&api, &access, name, ScheduleState::Active).await
 }
 
 /// `POST /v1/schedules/{name}/run`: now, once, outside the plan.
@@ -260,12 +265,31 @@ fn named(name: String, body: JsonBody) -> Result<(ScheduleName, Bytes), ApiError
 
 async fn switch(
     api: &Api,
+    access: &Access,
     name: String,
     state: ScheduleState,
 ) -> Result<Json<view::Schedule>, ApiError> {
     let name = ScheduleName::new(name)?;
     known(api.quell.store().set_schedule_state(None, &name, state).await)?;
-    Ok(Json(view::Schedule::from(&find(api, &name).await?)))
+    shown(api, access, &name).await
+}
+
+/// A schedule as an answer.
+async fn shown(
+    api: &Api,
+    access: &Access,
+    name: &ScheduleName,
+) -> Result<Json<view::Schedule>, ApiError> {
+    let mut shown = view::Schedule::from(&find(api, name).await?);
+    hide(access, &mut shown);
+    Ok(Json(shown))
+}
+
+/// Leaves the payload out for a caller who may not see it.
+fn hide(access: &Access, schedule: &mut view::Schedule) {
+    if !access.sees_payloads() {
+        schedule.payload = None;
+    }
 }
 
 /// A schedule for people, without what is redacted.

@@ -102,7 +102,7 @@ struct Form {
     operation_id = "session_begin",
     summary = "Begin a session: the answer sets a cookie that counts in place of the token.",
     description = "A form is answered by 303 to its `next`. Ten failed attempts of one address within a minute \
-                   are followed by 429.",
+                   are followed by 429 for wrong tokens.",
     request_body(content((Asked = "application/json"), (Form = "application/x-www-form-urlencoded"))),
     responses(
         (status = 200, body = view::Session, description = "Done."),
@@ -208,15 +208,16 @@ fn begun(
     asks_for_tokens(api)?;
     let now = Instant::now();
     let address: Option<IpAddr> = client.address;
-    if let Some(wait) = api.attempts.wait(address, now) {
-        let seconds = wait.as_secs().saturating_add(1);
-        let message = format!("too many failed logins: try again in {seconds} s");
-        return Err(
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "token", message).retry_after(seconds)
-        );
-    }
     let token = Digest::of(form.token.trim().as_bytes());
+    // A token that is right is never kept out by others that are wrong.
     let Some((name, grant)) = of_token(api, &token) else {
+        if let Some(wait) = api.attempts.wait(address, now) {
+            let seconds = wait.as_secs().saturating_add(1);
+            let message = format!("too many failed logins: try again in {seconds} s");
+            return Err(
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, "token", message).retry_after(seconds)
+            );
+        }
         api.attempts.failed(address, now);
         audit::failed_login(api, client);
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "token", "the token is wrong"));

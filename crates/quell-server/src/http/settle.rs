@@ -233,7 +233,7 @@ pub(super) async fn redacted(
         return Ok(outcome);
     }
     let Some(job) = api.quell.job(lease.lease.job).await? else { return Ok(outcome) };
-    let texts = redact.texts(&job.payload, &job.shape.fold);
+    let texts = redact.texts(&job.payload);
     Ok(match outcome {
         PullOutcome::Failed { error, permanent, retry_in, timed_out } => {
             PullOutcome::Failed { error: texts.hide(error), permanent, retry_in, timed_out }

@@ -2,8 +2,11 @@
 //! between members.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
+use quell::Payload;
+use quell::trigger::Fingerprint;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -51,6 +54,8 @@ enum Parts<'d> {
     Array(Vec<&'d RawValue>),
     /// A value without parts.
     Plain,
+    /// An array or object that cannot be read, such as one with half a surrogate pair in a name.
+    Unknown,
 }
 
 impl<'d> Parts<'d> {
@@ -61,7 +66,7 @@ impl<'d> Parts<'d> {
             Some(b'[') => serde_json::from_str(text).map(Parts::Array),
             _ => Ok(Parts::Plain),
         };
-        parts.unwrap_or(Parts::Plain)
+        parts.unwrap_or(Parts::Unknown)
     }
 }
 
@@ -123,10 +128,70 @@ fn leaves(text: &str, depth: usize, found: &mut Vec<String>) {
         Parts::Array(elements) => {
             elements.iter().for_each(|value| leaves(value.get(), depth, found));
         }
-        Parts::Plain => {
-            found.push(serde_json::from_str(text).unwrap_or_else(|_| text.trim().to_owned()))
+        Parts::Plain | Parts::Unknown => found.extend(read(text)),
+    }
+}
+
+/// A text as it reads, a number as it is written. What cannot be read, such as half a surrogate pair, splits a text.
+fn read(text: &str) -> Vec<String> {
+    match serde_json::from_str(text) {
+        Ok(text) => vec![text],
+        Err(_) => {
+            let parts = text.trim().trim_matches('"').split("\\u").enumerate();
+            // What follows the first is the four digits of a code, and the rest.
+            let rest = |(number, part): (usize, &str)| match number {
+                0 => part.to_owned(),
+                _ => part.get(4..).unwrap_or_default().to_owned(),
+            };
+            parts.map(rest).collect()
         }
     }
+}
+
+/// The elements of the array before an edit, by what was shown of them.
+#[derive(Default)]
+struct Before<'d> {
+    elements: Vec<&'d str>,
+    shown: HashMap<Option<Fingerprint>, Vec<usize>>,
+    /// The values of the elements after the edit.
+    edited: Vec<Option<Fingerprint>>,
+}
+
+impl<'d> Before<'d> {
+    fn new(elements: &[&'d RawValue], edited: &[&RawValue], paths: &[Path]) -> Self {
+        let edited = edited.iter().map(|element| value(element.get())).collect();
+        let elements: Vec<&'d str> = elements.iter().map(|element| element.get()).collect();
+        let mut shown: HashMap<_, Vec<usize>> = HashMap::new();
+        for (place, text) in elements.iter().enumerate() {
+            let left = below(paths, &place.to_string());
+            let text = left.map_or_else(mask, |left| redacted(text, &left));
+            shown.entry(value(&text)).or_default().push(place);
+        }
+        Before { elements, shown, edited }
+    }
+
+    /// The element that an edited one was: the one that shows the same, or that of its place where none does and both
+    /// arrays are as long. By its place alone, an element could get the values of another.
+    fn of(&self, edited: &str, place: usize, count: usize) -> Option<&'d str> {
+        let at = |place: usize| self.elements.get(place).copied();
+        if !edited.contains(MASK) {
+            return at(place);
+        }
+        let own = value(edited);
+        match self.shown.get(&own).map(Vec::as_slice) {
+            Some(same) if same.contains(&place) => at(place),
+            // It moved, and is not there twice.
+            Some([one]) if self.edited.get(*one) != Some(&own) => at(*one),
+            Some(_) => None,
+            None if count == self.elements.len() => at(place),
+            None => None,
+        }
+    }
+}
+
+/// The value of a text, however it is written.
+fn value(text: &str) -> Option<Fingerprint> {
+    Payload::from_text(text).ok().map(|payload| Fingerprint::of(&payload))
 }
 
 /// A document with `change` made of what each path leads to; `change` is also given what stands in the same
@@ -162,17 +227,18 @@ fn rewritten(
             Some(format!("{{{}}}", parts.collect::<Option<Vec<_>>>()?.join(",")))
         }
         Parts::Array(elements) => {
-            let of_other = |place: usize| match &other {
-                Some(Parts::Array(others)) => others.get(place).map(|value| value.get()),
-                _ => None,
+            let before = match &other {
+                Some(Parts::Array(others)) => Before::new(others, &elements, paths),
+                _ => Before::default(),
             };
-            let parts = elements
-                .iter()
-                .enumerate()
-                .map(|(place, value)| part(&place.to_string(), value.get(), of_other(place)));
+            let parts = elements.iter().enumerate().map(|(place, value)| {
+                let beside = before.of(value.get(), place, elements.len());
+                part(&place.to_string(), value.get(), beside)
+            });
             Some(format!("[{}]", parts.collect::<Option<Vec<_>>>()?.join(",")))
         }
         Parts::Plain => Some(text.to_owned()),
+        Parts::Unknown => change(text, None),
     }
 }
 
@@ -226,6 +292,17 @@ mod tests {
         assert!(shown.contains("[redacted]") && !shown.contains("\"p\""), "{shown}");
     }
 
+    /// Producers send half a surrogate pair, and a store keeps it.
+    #[test]
+    fn what_cannot_be_read_is_masked() {
+        let odd = r#"{"\ud800":0,"card":"4111"}"#;
+        assert_eq!(redacted(odd, &paths(&["/card"])), "\"[redacted]\"");
+        assert!(hidden(odd, &paths(&["/card"])).iter().any(|value| value.contains("4111")));
+        let value = r#"{"card":"4111\ud800 4112"}"#;
+        assert_eq!(redacted(value, &paths(&["/card"])), r#"{"card":"[redacted]"}"#);
+        assert_eq!(hidden(value, &paths(&["/card"])), ["4111", " 4112"]);
+    }
+
     #[test]
     fn the_values_that_are_hidden_are_found() {
         let text = r#"{"card":{"number":"4111 \u0031","year":2031},"note":"plain"}"#;
@@ -244,6 +321,15 @@ mod tests {
         );
         let more = r#"{"l":[{"t":"[redacted]"},{"t":"[redacted]"},{"t":"[redacted]"}]}"#;
         assert_eq!(restored(more, before, &rules), None);
+        // An element that moved keeps its own value, and one that could be several has none.
+        let moved = r#"{"l":[{"t":"[redacted]","n":2},{"t":"[redacted]","n":1}]}"#;
+        let numbered = r#"{"l":[{"t":"x","n":1},{"t":"y","n":2},{"t":"z","n":3}]}"#;
+        assert_eq!(
+            restored(moved, numbered, &rules).unwrap(),
+            r#"{"l":[{"t":"y","n":2},{"t":"x","n":1}]}"#
+        );
+        let changed = r#"{"l":[{"t":"[redacted]","n":9},{"t":"[redacted]","n":1}]}"#;
+        assert_eq!(restored(changed, numbered, &rules), None);
         let elsewhere = r#"{"n":"[redacted]"}"#;
         assert_eq!(restored(elsewhere, before, &rules).unwrap(), elsewhere);
     }

@@ -23,6 +23,8 @@ pub use texts::Texts;
 
 /// What stands in place of a value.
 pub const MASK: &str = "[redacted]";
+/// A payload that may be an array of payloads.
+const EITHER: Fold = Fold::Collect { cap: 1 };
 /// The most rules of a task.
 pub const MAX_RULES: usize = 100;
 
@@ -58,10 +60,14 @@ impl Redact {
         Payload::from_stored(document::redacted(payload.as_str(), &self.below(fold)))
     }
 
-    /// The values that a payload hides, for texts about its job.
+    /// The values that a payload hides, for texts about its job. One that is an array may have been collected,
+    /// whatever its task does now.
     #[must_use]
-    pub fn texts(&self, payload: &Payload, fold: &Fold) -> Texts {
-        Texts::new(&document::hidden(payload.as_str(), &self.below(fold)))
+    pub fn texts(&self, payload: &Payload) -> Texts {
+        if self.is_empty() {
+            return Texts::default();
+        }
+        Texts::new(&document::hidden(payload.as_str(), &self.below(&EITHER)))
     }
 
     /// An edited payload with the values that its editor did not see: where the mask stands in a redacted
@@ -73,7 +79,7 @@ impl Redact {
         let restored = document::restored(edited.as_str(), before.as_str(), &self.below(fold));
         restored.map(Payload::from_stored).ok_or_else(|| {
             let message = format!(
-                "payload has {MASK:?} in a redacted place where the job's own payload has nothing: \
+                "payload has {MASK:?} in a redacted place, and which value is meant is not certain: \
                  give the value"
             );
             Error::invalid("payload", message)
@@ -82,7 +88,11 @@ impl Redact {
 
     /// The rules for a whole payload of this fold.
     fn below(&self, fold: &Fold) -> Vec<Path> {
-        if fold.collects() { self.0.iter().map(Path::of_each).collect() } else { self.0.to_vec() }
+        let mut paths = self.0.to_vec();
+        if fold.collects() {
+            paths.extend(self.0.iter().map(Path::of_each));
+        }
+        paths
     }
 
     /// Another document of the task, such as an output: by the same paths, and without the values of its
@@ -91,13 +101,17 @@ impl Redact {
         Payload::from_stored(texts.document(&document::redacted(found.as_str(), &self.0)))
     }
 
-    fn job(&self, job: &mut Job) -> Texts {
-        let fold = job.shape.fold.clone();
-        let texts = self.texts(&job.payload, &fold);
-        job.payload = self.payload(&job.payload, &fold);
-        job.output = job.output.as_ref().map(|output| self.other(output, &texts));
-        job.error = job.error.take().map(|error| texts.hide(error));
-        texts
+    /// Hides in a job what is hidden. Its documents are only read where there is a text to hide them in, or
+    /// where they are shown.
+    fn job(&self, job: &mut Job, are_shown: bool) {
+        if job.error.is_some() || (are_shown && job.output.is_some()) {
+            let texts = self.texts(&job.payload);
+            job.output = job.output.as_ref().map(|output| self.other(output, &texts));
+            job.error = job.error.take().map(|error| texts.hide(error));
+        }
+        if are_shown {
+            job.payload = self.payload(&job.payload, &job.shape.fold);
+        }
     }
 
     fn effects(&self, effects: &mut [Effect], texts: &Texts) {
@@ -117,11 +131,11 @@ impl<'t> Rules<'t> {
         self.0.get(task).map(|task| &task.redact).filter(|redact| !redact.is_empty())
     }
 
-    /// Hides what the rules say, in jobs.
-    pub fn jobs<'j>(&self, jobs: impl IntoIterator<Item = &'j mut Job>) {
+    /// Hides what the rules say, in jobs; their documents are shown or not.
+    pub fn jobs<'j>(&self, jobs: impl IntoIterator<Item = &'j mut Job>, are_shown: bool) {
         for job in jobs {
             if let Some(redact) = self.of(&job.task) {
-                redact.job(job);
+                redact.job(job, are_shown);
             }
         }
     }
@@ -130,12 +144,12 @@ impl<'t> Rules<'t> {
     pub fn explanation(&self, found: &mut Explanation) -> Texts {
         let Some(redact) = self.of(&found.job.task) else { return Texts::default() };
         let fold = found.job.shape.fold.clone();
-        let mut texts = redact.texts(&found.job.payload, &fold);
+        let mut texts = redact.texts(&found.job.payload);
         if let Some(original) = &mut found.past.original {
-            texts = texts.and(&redact.texts(original, &fold));
+            texts = texts.and(&redact.texts(original));
             *original = redact.payload(original, &fold);
         }
-        redact.job(&mut found.job);
+        redact.job(&mut found.job, true);
         found.job.error = found.job.error.take().map(|error| texts.hide(error));
         redact.effects(&mut found.effects, &texts);
         for attempt in &mut found.attempts {

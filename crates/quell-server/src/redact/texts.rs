@@ -13,6 +13,8 @@ const SHORTEST: usize = 4;
 const MAX_BYTES: usize = 64 << 10;
 /// A longer value is looked for in blocks: a text may be cut within it, as the output of a command is.
 const LONG: usize = 256;
+/// A shorter line of a value is no secret by itself.
+const LINE: usize = 8;
 /// The bytes of a block.
 const BLOCK: usize = 32;
 
@@ -63,6 +65,19 @@ impl Values {
     }
 }
 
+/// A text of a URL with the codes of its characters in lower case: `%2b`.
+fn lower(encoded: &str) -> String {
+    let mut parts = encoded.split('%');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2).unwrap_or((part, ""));
+        text.push('%');
+        text.push_str(&code.to_ascii_lowercase());
+        text.push_str(rest);
+    }
+    text
+}
+
 /// A value, or the blocks of a long one. The last has what is left, if that is enough to look for.
 fn blocks(value: &str) -> Vec<String> {
     if value.len() <= LONG {
@@ -86,7 +101,12 @@ impl Texts {
             all.push(value.clone());
             let json = serde_json::to_string(value).unwrap_or_default();
             all.extend(json.get(1..json.len().saturating_sub(1)).map(str::to_owned));
-            all.push(form_urlencoded::byte_serialize(value.as_bytes()).collect());
+            let form: String = form_urlencoded::byte_serialize(value.as_bytes()).collect();
+            let percent = form.replace('+', "%20");
+            all.extend([lower(&percent), lower(&form), percent, form]);
+            // A log has the lines of a key one by one.
+            let lines = value.lines().filter(|line| line.len() >= LINE && line.len() < value.len());
+            all.extend(lines.map(str::to_owned));
         }
         if all.is_empty() {
             return Texts(Found::None);
@@ -154,6 +174,7 @@ mod tests {
             ("it was a \"b\" c", "it was [redacted]"),
             (r#"{"x":"a \"b\" c"}"#, r#"{"x":"[redacted]"}"#),
             ("/?x=a+%22b%22+c", "/?x=[redacted]"),
+            ("/a%20%22b%22%20c", "/[redacted]"),
             ("card 4711, no 47", "card [redacted], no 47"),
             ("nothing", "nothing"),
         ] {

@@ -250,9 +250,10 @@ async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, qu
     let call = Invocation::new(&ctx, queue, payload, Arc::clone(base_url), stopping.clone());
     let outcome = Ended::begin(tally, task.checked.queue(), ctx.task());
     // What a handler says may repeat what its payload has.
-    let ended = handler.run(&call).await.map_err(|error| {
-        error.map_text(|text| task.redact.texts(&call.payload, task.checked.fold()).hide(text))
-    });
+    let ended = handler
+        .run(&call)
+        .await
+        .map_err(|error| error.map_text(|text| task.redact.texts(&call.payload).hide(text)));
     outcome.record(&ended);
     if let Some(pause) = handler.away_for() {
         ctx.hold_off(pause);

@@ -226,7 +226,8 @@ impl Server {
         // Before the worker, which looks its counters up once.
         let metrics = Metrics::new(quell.clone())?;
         warn_of_faults(&config);
-        declare::apply(&quell, &config.queues, &config.schedules, config.apply).await?;
+        let keys = config.keys.as_ref();
+        declare::apply(&quell, &config.queues, &config.schedules, keys, config.apply).await?;
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let mut side = JoinSet::new();
         side.spawn(metrics.clone().upkeep(stop_listening.clone()));

@@ -80,15 +80,16 @@ impl Server {
         open_audit(&self.common.audit, &config)?;
         warn_of_faults(&config);
         let (quell, text) = (&self.common.quell, config.text.clone());
-        let newer = config.keys.clone();
-        declare::apply(quell, &config.queues, &config.schedules, config.apply).await?;
+        // First, as declared schedules are encrypted by it. Where the rest fails, the next reload sets it again.
+        if let (Some(keys), Some(newer)) = (&self.common.keys, &config.keys) {
+            keys.take_over(newer);
+        }
+        let keys = self.common.keys.as_ref();
+        declare::apply(quell, &config.queues, &config.schedules, keys, config.apply).await?;
         if let (Some(certificate), Some(pair)) = (&self.common.tls, config.tls.take()) {
             certificate.set(pair);
         }
         let (next, routes) = Generation::start(&self.common, config, Some(&self.now))?;
-        if let (Some(keys), Some(newer)) = (&self.common.keys, &newer) {
-            keys.take_over(newer);
-        }
         let _of_before = self.routes.send_replace(routes);
         let before = std::mem::replace(&mut self.now, next);
         while let Some(ended) = self.retired.try_join_next() {

@@ -5,7 +5,7 @@ use quell::{Key, QueueName, TaskName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Document, MissedTicks};
+use super::{Document, MissedTicks, there};
 use crate::config::duration::exact;
 
 /// A schedule; `plan` is when it ticks, for people.
@@ -25,8 +25,10 @@ pub struct Schedule {
     pub key: Option<Key>,
     /// Of its triggers.
     pub priority: i16,
-    /// Of its triggers.
-    pub payload: Document,
+    /// Of its triggers; left out for a token without the scope `payload`.
+    #[serde(default, deserialize_with = "there", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Document, required = false)]
+    pub payload: Option<Document>,
     /// What becomes of missed ticks.
     #[schema(value_type = MissedTicks)]
     pub catch_up: CatchUp,
@@ -69,7 +71,7 @@ impl From<&ScheduleInfo> for Schedule {
             queue: trigger.queue.clone(),
             key: trigger.keyed.as_ref().map(|keyed| keyed.key.clone()),
             priority: trigger.priority,
-            payload: Document::from(&trigger.payload),
+            payload: Some(Document::from(&trigger.payload)),
             catch_up: schedule.catch_up,
             state: if info.state == ScheduleState::Paused { "paused" } else { "active" }.to_owned(),
             last: info.last.map(|tick| tick.to_string()),

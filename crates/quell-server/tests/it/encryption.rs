@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use quell::JobState;
 use quell_server::config::Config;
+use quell_server::serve::Server;
 use serde_json::json;
 
 use crate::binary::{quell, text};
@@ -29,11 +30,12 @@ async fn encrypted(tasks: &str) -> (Served, tempfile::TempDir) {
     (served, folder)
 }
 
-/// Whether a file of the store has the canary.
+/// Whether a file of the store has the canary. Another process reads it: a process that closes a file loses its
+/// locks, those of SQLite too.
 fn stored(served: &Served) -> bool {
     let files = std::fs::read_dir(served.folder.path()).unwrap();
     let has = |path: std::path::PathBuf| {
-        let bytes = std::fs::read(path).unwrap();
+        let bytes = std::process::Command::new("cat").arg(path).output().unwrap().stdout;
         bytes.windows(CANARY.len()).any(|part| part == CANARY.as_bytes())
     };
     files.map(|file| file.unwrap().path()).filter(|path| path.is_file()).any(has)
@@ -49,16 +51,51 @@ exec = { command = ["true"] }
 
 #[tokio::test]
 async fn r43_the_files_of_a_server_have_ciphertext_and_its_api_has_not() {
-    let (served, _keys) = encrypted(TASKS).await;
+    let (served, folder) = encrypted(TASKS).await;
     let payload = json!({ "name": CANARY }).to_string();
     let job = served.trigger("echo", &payload).await["job"].clone();
     let shown = served.ended(&job, JobState::Succeeded).await;
     assert_eq!(shown["job"]["payload"]["name"], CANARY);
     assert_eq!(shown["job"]["output"]["name"], CANARY);
     assert!(!stored(&served));
+    // A command on the store itself decrypts with the keys.
+    let url = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let asked = ["job", job.as_str().unwrap(), "--store", &url];
+    let shown = text(&quell(&asked).output().unwrap()).1;
+    assert!(!shown.contains(CANARY) && shown.contains("$sealed"), "{shown}");
+    let shown =
+        text(&quell(&asked).env("QUELL_KEYS_FILE", folder.path().join("keys")).output().unwrap());
+    assert!(shown.0 && shown.1.contains(CANARY), "{}", shown.1);
     served.trigger("plain", &payload).await;
     assert!(stored(&served), "of a task that is left out");
     served.server.stop().await.unwrap();
+}
+
+/// R32, R36: encryption that begins on a store with declared schedules takes them in, and the digest of a declaration
+/// does not show what is in it.
+#[tokio::test]
+async fn r43_declared_schedules_are_encrypted_once_there_are_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    assert!(keys(&["add", "k1"], &file).0);
+    let url = format!("sqlite://{}", folder.path().join("q.db").display());
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n[tasks.t]\npull = true\n\
+         [schedules.s]\ntask = \"t\"\nevery = \"24h\"\npayload = {{ pin = \"{CANARY}\" }}\n"
+    );
+    let encrypted = format!("{text}[encryption]\nkeys_file = {file:?}\n");
+    let mut digests = Vec::new();
+    for (text, is_plain) in [(&text, true), (&encrypted, false), (&encrypted, false)] {
+        let config = Config::parse(text, &folder.path().join("quell.toml")).unwrap();
+        let server = Server::start(config, None).await.unwrap();
+        let plain = quell::Quell::open(&url).await.unwrap();
+        let kept = plain.schedules().await.unwrap().remove(0).schedule;
+        assert_eq!(kept.trigger.payload.as_str().contains(CANARY), is_plain, "{kept:?}");
+        digests.push(kept.declared.unwrap());
+        server.stop().await.unwrap();
+    }
+    assert_ne!(digests[0], digests[1]);
+    assert_eq!(digests[1], digests[2]);
 }
 
 /// A key is added, used and removed while the server runs; what the old one encrypted is read until then.

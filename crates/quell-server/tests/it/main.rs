@@ -65,6 +65,8 @@ mod official;
 #[cfg(test)]
 mod openapi;
 #[cfg(test)]
+mod operator;
+#[cfg(test)]
 mod outcomes;
 #[cfg(test)]
 mod outputs;

@@ -297,13 +297,12 @@ async fn failed_logins_are_bounded_and_recorded() {
     for n in 0..10 {
         assert_eq!(scene.login("wrong").await.status(), 401, "{n}");
     }
-    for token in ["wrong", &admin] {
-        let response = scene.login(token).await;
-        assert_eq!(response.status(), 429);
-        let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-        assert!((1..=60).contains(&wait), "{wait}");
-    }
-    // Tokens themselves go on.
+    let response = scene.login("wrong").await;
+    assert_eq!(response.status(), 429);
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    // A token that is right is not kept out by others.
+    assert_eq!(scene.login(&admin).await.status(), 200);
     let request = scene.request(Method::GET, "/v1/audit?limit=200").bearer_auth(&admin);
     let (_, shown) = answer(request.send().await.unwrap()).await;
     let failed = |entry: &&Value| entry["operation"] == "session_begin" && entry["status"] == 401;

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use quell_core::envelope::Envelope;
 use quell_core::history::{Event, History, Sink};
 use quell_core::{
-    Batch, EffectName, Error, Fold, JobId, Key, Limits, NewTrigger, Payload, Result, TaskName,
+    Batch, EffectName, Error, ErrorKind, Fold, JobId, Key, Limits, NewTrigger, Payload, Result,
+    TaskName,
 };
 use serde_json::value::RawValue;
 
@@ -26,6 +27,18 @@ pub(crate) struct Unopened {
     /// The name of its key.
     pub(crate) key: String,
     pub(crate) why: OpenError,
+}
+
+impl Unopened {
+    /// The same as an error about a document.
+    pub(crate) fn error(&self, document: &str) -> Error {
+        let key = &self.key;
+        let (kind, why) = match self.why {
+            OpenError::NoKey => (ErrorKind::Unavailable, "which this process does not have"),
+            OpenError::Damaged => (ErrorKind::Corrupt, "and does not open with it"),
+        };
+        Error::new(kind, format!("{document} was encrypted with the key {key}, {why}"))
+    }
 }
 
 /// Where a document belongs. It opens there alone.
@@ -98,6 +111,11 @@ impl Seal {
     /// have to look into; else what the cipher says.
     pub(crate) fn trigger(&self, mut trigger: NewTrigger) -> Result<NewTrigger> {
         if !self.0.encrypts(&trigger.task) {
+            if Envelope::may_be_in(trigger.payload.as_str()) {
+                let message = "payload has `$sealed`, which stands for an encrypted one: choose another \
+                               name for the member";
+                return Err(Error::invalid("payload", message));
+            }
             return Ok(trigger);
         }
         if trigger.keyed.is_some() && matches!(trigger.fold, Fold::Merge | Fold::Accumulate { .. })

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use quell_core::effect::EffectStart;
 use quell_core::envelope::Envelope;
 use quell_core::{
-    Answer, AttemptOutcome, Capabilities, Claimed, ClaimedJob, DeadExport, Effect, EffectName,
-    EndNotification, Error, ErrorKind, Failure, FailureKind, Job, JobId, Lease, Location, Now,
+    Answer, AttemptOutcome, Capabilities, Claim, Claimed, ClaimedJob, DeadExport, Draw, Effect,
+    EffectName, EndNotification, Failure, FailureKind, Job, JobId, JobResult, Lease, Location, Now,
     Operation, Outcome, Payload, Receipt, Redrive, Result, Settlement, Store, Trouble, Wakeups,
     no_such_job,
 };
@@ -16,7 +16,10 @@ use tracing::{error, warn};
 
 use super::OpenError;
 use super::seal::{Place, Seal, Unopened};
+use crate::random::drawn;
 
+/// How often a claim looks for other jobs in place of those that do not open.
+const MAX_CLAIMS: usize = 16;
 /// How long a job waits whose key is not there.
 const NO_KEY: Duration = Duration::from_secs(60);
 
@@ -87,10 +90,12 @@ impl Encrypted {
         Ok(())
     }
 
-    /// An answer as the client gets it. What does not open stays as it is, but for what would run.
-    async fn opened(&self, now: Now, answer: Answer) -> Result<Answer> {
+    /// An answer as the client gets it. In lists, what does not open stays as it is.
+    ///
+    /// # Errors
+    /// For an output that does not open: its caller would take ciphertext for it.
+    fn opened(&self, answer: Answer) -> Result<Answer> {
         Ok(match answer {
-            Answer::Claim(claimed) => Answer::Claim(self.open_claimed(now, claimed).await?),
             Answer::Enqueue(mut answers) => {
                 answers
                     .iter_mut()
@@ -116,8 +121,10 @@ impl Encrypted {
                 Answer::Dead(jobs)
             }
             Answer::ResultOf(mut result) => {
-                if let Some(result) = &mut result {
-                    self.open_output(result.job, result.output.as_mut());
+                if let Some(JobResult { job, output: Some(output), .. }) = &mut result {
+                    let opened = self.seal.opened(output, Place::Output(*job));
+                    let what = format!("the output of job {job}");
+                    *output = opened.map_err(|unopened| unopened.error(&what))?;
                 }
                 Answer::ResultOf(result)
             }
@@ -162,19 +169,9 @@ impl Encrypted {
         let Answer::BeginEffect(EffectStart::Done { key, result }) = answer else {
             return Ok(answer);
         };
-        let opened =
-            self.seal.opened(&result, Place::Effect(name)).map_err(|Unopened { key, why }| {
-                let (kind, why) = match why {
-                    OpenError::NoKey => {
-                        (ErrorKind::Unavailable, "which this process does not have")
-                    }
-                    OpenError::Damaged => (ErrorKind::Corrupt, "and does not open with it"),
-                };
-                let message = format!(
-                    "the result of the effect {name} was encrypted with the key {key}, {why}"
-                );
-                Error::new(kind, message)
-            })?;
+        let opened = self.seal.opened(&result, Place::Effect(name));
+        let what = format!("the result of effect {name}");
+        let opened = opened.map_err(|unopened| unopened.error(&what))?;
         Ok(Answer::BeginEffect(EffectStart::Done { key, result: opened }))
     }
 
@@ -215,10 +212,28 @@ impl Encrypted {
     }
 
     /// Jobs that start. One whose payload does not open never reaches a handler: it waits for the key,
-    /// without an attempt spent, or is buried where no key can help.
-    async fn open_claimed(&self, now: Now, claimed: Claimed) -> Result<Claimed> {
-        let (mut jobs, mut closed) = (Vec::with_capacity(claimed.jobs.len()), Vec::new());
-        for mut job in claimed.jobs {
+    /// without an attempt spent, or is buried where no key can help. Others take its place, so that
+    /// many of them hold up no claim.
+    async fn claim(&self, now: Now, claim: Claim) -> Result<Answer> {
+        let mut claimed = self.open_claimed(now, self.inner.claim(now, &claim).await?).await;
+        for _ in 0..MAX_CLAIMS {
+            let left = claim.limit.saturating_sub(claimed.jobs.len());
+            if !claimed.lacks || left == 0 {
+                break;
+            }
+            let again = Claim { limit: left, draw: Draw::new(drawn()), ..claim.clone() };
+            // What was claimed before is at work, whatever becomes of this.
+            let Ok(more) = self.inner.claim(now, &again).await else { break };
+            let more = self.open_claimed(now, more).await;
+            claimed.jobs.extend(more.jobs);
+            (claimed.answer, claimed.lacks) = (more.answer, more.lacks);
+        }
+        Ok(Answer::Claim(Claimed { jobs: claimed.jobs, ..claimed.answer }))
+    }
+
+    async fn open_claimed(&self, now: Now, mut answer: Claimed) -> Opened {
+        let (mut jobs, mut closed) = (Vec::with_capacity(answer.jobs.len()), Vec::new());
+        for mut job in std::mem::take(&mut answer.jobs) {
             match self.seal.opened(&job.payload, Place::Payload(&job.task, job.key.as_ref())) {
                 Ok(opened) => {
                     job.payload = opened;
@@ -227,12 +242,22 @@ impl Encrypted {
                 Err(unopened) => closed.push(settlement(&job, &unopened)),
             }
         }
-        if !closed.is_empty() {
-            // Where this fails, their leases expire, and they come again.
-            self.inner.settle(now, closed).await?;
+        let lacks = !closed.is_empty();
+        if lacks && let Err(error) = self.inner.settle(now, closed).await {
+            let then = "they come again when their leases expire";
+            warn!(%error, "jobs that do not open keep their leases: {then}");
         }
-        Ok(Claimed { jobs, ..claimed })
+        Opened { answer, jobs, lacks }
     }
+}
+
+/// A claim, and which of its jobs can run.
+struct Opened {
+    /// Without its jobs.
+    answer: Claimed,
+    jobs: Vec<ClaimedJob>,
+    /// Whether some of its jobs cannot.
+    lacks: bool,
 }
 
 #[async_trait]
@@ -250,13 +275,15 @@ impl Store for Encrypted {
     }
 
     async fn call(&self, now: Now, operation: Operation) -> Result<Answer> {
+        if let Operation::Claim { claim } = operation {
+            return self.claim(now, claim).await;
+        }
         let operation = self.sealed(operation).await?;
         if let Operation::BeginEffect { name, .. } = &operation {
             let name = name.clone();
             return self.begun(&name, self.inner.call(now, operation).await?);
         }
-        let answer = self.inner.call(now, operation).await?;
-        self.opened(now, answer).await
+        self.opened(self.inner.call(now, operation).await?)
     }
 
     fn wakeups(&self) -> Wakeups {

@@ -280,19 +280,14 @@ async fn r43_a_job_waits_for_its_key() -> Result<()> {
         assert_eq!((waits.attempt, waits.error.as_deref()), (0, None), "{waits:?}");
         at_work.replace(&format!("{old}{}", new.lines().next().unwrap())).unwrap();
         client.adjust(job, Adjustment::default().run_now(true)).await.unwrap();
-        let result = client.result(job, PATIENCE).await.unwrap();
-        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
-        assert!(
-            client
-                .result(job, PATIENCE)
-                .await
-                .unwrap()
-                .output
-                .unwrap()
-                .as_str()
-                .contains("$sealed"),
-            "the client has no key for what the worker made with the old one"
-        );
+        until("it ran", || async {
+            client.job(job).await.unwrap().unwrap().state == JobState::Succeeded
+        })
+        .await;
+        // No caller takes ciphertext for an output.
+        let refused = client.result(job, Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains("the key old"), "{refused}");
     };
     quell.worker(()).register(send).run_until(asked).await
 }
@@ -320,6 +315,46 @@ async fn r43_a_payload_of_another_key_is_refused() -> Result<()> {
         assert_eq!(quell.result(rich, PATIENCE).await.unwrap().state, JobState::Succeeded);
     };
     quell.worker(()).register(send).run_until(asked).await
+}
+
+/// However many they are, and though they would go first.
+#[tokio::test]
+async fn r43_jobs_without_their_key_hold_up_no_other() -> Result<()> {
+    let (store, _folder) = in_a_file().await?;
+    let gone = Quell::with_store(Arc::clone(&store)).encryption(keyring(&keys("gone"))).build()?;
+    let quell = Quell::with_store(store).encryption(keyring(&keys("k1"))).build()?;
+    let waiting = (0..40).map(|n| Parcel::to(&format!("gone {n}")));
+    gone.trigger_many(waiting).await?;
+    let job = quell.trigger(Parcel::to("ann")).await?.job().unwrap();
+    // All are due.
+    tokio::time::sleep(SOON).await;
+    let asked = async {
+        let result = quell.result(job, PATIENCE).await.unwrap();
+        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
+    };
+    let hardly_ever = Duration::from_secs(3_600);
+    let poll = PollSettings { base: hardly_ever, ceiling: hardly_ever };
+    quell.worker(()).register(send).concurrency(4).poll(poll).run_until(asked).await
+}
+
+/// R23: an effect of the largest result can be recorded with encryption, too.
+#[tokio::test]
+async fn r23_r43_limits_are_the_same_with_encryption() -> Result<()> {
+    async fn perform(task: Parcel, ctx: Ctx<()>) -> std::result::Result<String, TaskError> {
+        let most = "x".repeat(quell::effect::MAX_RESULT_BYTES - 2);
+        let made: String = ctx.effect("large").run(|_| async { Ok(most) }).await?;
+        assert_eq!(made.len(), quell::effect::MAX_RESULT_BYTES - 2);
+        Ok(task.to)
+    }
+
+    let (store, _folder) = in_a_file().await?;
+    let quell = Quell::with_store(store).encryption(keyring(&keys("k1"))).build()?;
+    let job = quell.trigger(Parcel::to("ann")).await?.job().unwrap();
+    let asked = async {
+        let result = quell.result(job, PATIENCE).await.unwrap();
+        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
+    };
+    quell.worker(()).register(perform).run_until(asked).await
 }
 
 /// Payloads from before the encryption, and of clients without it, run as they are.
