@@ -50,9 +50,6 @@ fn runtime() -> &'static Runtime {
 fn served() -> (Router, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::new(Timestamp::from_secs(1)));
     let shared: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
-    let metrics = quell_server::http::metrics::recorder().unwrap();
-    // No server does it here, and what is measured would pile up from input to input.
-    metrics.run_upkeep();
     let config = Config::parse(CONFIG, &folder().join("quell.toml")).unwrap();
     let quell = Quell::with_store(shared).build().unwrap();
     let far = TaskName::new("far").unwrap();
@@ -62,6 +59,8 @@ fn served() -> (Router, Arc<MemoryStore>) {
     let stopping = CancellationToken::new();
     let completed = PullTasks::new(quell.clone());
     let api = Api::alone(quell, config, pull, completed, stopping).unwrap();
+    // No server does it here, and what is measured would pile up from input to input.
+    api.metrics.fold();
     (router(api), store)
 }
 

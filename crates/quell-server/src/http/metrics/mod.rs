@@ -143,12 +143,17 @@ impl Metrics {
         self.page().await.unwrap_or_else(|_| self.recorder.render())
     }
 
-    /// Folds the measurements since the last time, so that a server does not grow while no one scrapes it.
+    /// Folds the measurements since the last time.
+    pub fn fold(&self) {
+        self.recorder.run_upkeep();
+    }
+
+    /// Folds now and then, so that a server does not grow while no one scrapes it.
     pub async fn upkeep(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(UPKEEP);
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.recorder.run_upkeep(),
+                _ = ticks.tick() => self.fold(),
                 () = stop.cancelled() => return,
             }
         }
