@@ -3,13 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use quell::encryption::{Cipher, Keyring, OpenError, Sealed};
 use quell::trigger::Fingerprint;
-use quell::{Payload, Result, TaskName};
+use quell::{Error, Payload, Quell, Result, TaskName};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 use crate::private_file::{self, Reread, Version};
 
+/// How often schedules are looked at.
+const RENEW: Duration = Duration::from_secs(60);
 /// The longest file of keys, in bytes.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 << 10;
 
@@ -31,6 +36,10 @@ impl FileKeys {
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) for a file that cannot be read, that others can read,
     /// or that has no keys.
     pub fn open(path: &Path, plain: BTreeSet<TaskName>) -> Result<Self> {
+        if !path.exists() {
+            let message = format!("{} does not exist: make it by `quell keys add`", path.display());
+            return Err(Error::invalid("secret", message));
+        }
         let (version, keys) = read(path)?;
         let (keys, plain) = (Reread::new(path, version, keys), RwLock::new(plain));
         Ok(FileKeys(Arc::new(Shared { keys, plain })))
@@ -51,6 +60,22 @@ impl FileKeys {
 
     fn now(&self) -> Arc<Keyring> {
         self.0.keys.current(read)
+    }
+}
+
+/// Encrypts schedules by the newest key, at the start and each minute, until `stop`.
+pub(crate) async fn renew(quell: Quell, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(RENEW);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        match quell.renew_encryption().await {
+            Ok(0) => {}
+            Ok(schedules) => info!(schedules, "schedules are encrypted by the newest key"),
+            Err(error) => warn!(%error, "schedules are not encrypted by the newest key yet"),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Command {
     Add(Named),
     /// Encrypt with this key from now on. Every process must have read it before.
     Use(Named),
-    /// Remove a key. Jobs that it encrypted wait until it is back.
+    /// Remove a key. Jobs that it encrypted wait until it is back: its line stays in the file as a comment.
     Remove(Named),
 }
 
@@ -63,13 +63,14 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
             Ok(format!("{own}\n{others}"))
         }),
         Command::Remove(Named { name, at }) => change(&at, out, |text| {
-            let (_, others) = apart(text, &name)?;
+            let (own, others) = apart(text, &name)?;
             let keys = Keyring::parse(text)?.names();
             if keys.first() == Some(&name) {
                 let message = format!("the key {name} encrypts: use another one first");
                 return Err(Error::invalid("name", message));
             }
-            Ok(others)
+            // It stays as a comment: a job may turn out to need it.
+            Ok(format!("{others}# removed: {own}\n"))
         }),
     }
 }

@@ -136,7 +136,13 @@ impl ApiError {
     ) -> Self {
         let id = format!("{:016x}", fastrand::u64(..));
         error!(id, kind, error = %why, "request failed");
-        let message = format!("the server failed: its log has the error under {id}");
+        let message = match kind {
+            "unavailable" => format!(
+                "the store does not answer, and nothing was changed: try again (the log has the \
+                 error under {id})"
+            ),
+            _ => format!("the server failed: its log has the error under {id}"),
+        };
         ApiError { status, kind, field: None, message, id: Some(id), retry_after: None }
     }
 }

@@ -32,7 +32,7 @@ use crate::alerts::Tally;
 use crate::audit::Audit;
 use crate::config::{Config, Place, world};
 use crate::declare::{self, Apply};
-use crate::encryption::FileKeys;
+use crate::encryption::{self, FileKeys};
 use crate::history::FileSink;
 use crate::http::{Health, Metrics};
 use crate::log;
@@ -231,6 +231,9 @@ impl Server {
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let mut side = JoinSet::new();
         side.spawn(metrics.clone().upkeep(stop_listening.clone()));
+        if config.keys.is_some() {
+            side.spawn(encryption::renew(quell.clone(), stop_listening.clone()));
+        }
         let actions = Actions::start(quell.clone(), audit.clone(), stop_working.clone(), &mut side);
         let (tally, health) = (Arc::default(), Health::new(quell.clone()));
         if let Some(certificate) = &tls {

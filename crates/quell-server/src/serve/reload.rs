@@ -38,6 +38,22 @@ impl Fixed {
     }
 }
 
+impl Fixed {
+    /// The settings that are not as they were.
+    fn differs(&self, before: &Fixed) -> Vec<&'static str> {
+        let all = [
+            ("server.listen", self.listen != before.listen),
+            ("server.socket_mode", self.socket_mode != before.socket_mode),
+            ("server.tls", self.is_tls != before.is_tls),
+            ("store", self.store != before.store),
+            ("store.dedup_fallback", self.dedup_fallback != before.dedup_fallback),
+            ("encryption.keys_file", self.keys != before.keys),
+            ("otel", self.otel != before.otel),
+        ];
+        all.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
+    }
+}
+
 impl Server {
     /// Reads the file again and applies it, with a line in the log for each change.
     pub async fn reload_file(&mut self, file: &Path) {
@@ -72,10 +88,8 @@ impl Server {
     /// Why it cannot be applied: then the one before goes on.
     pub async fn reload(&mut self, mut config: Config) -> anyhow::Result<()> {
         let fixed = Fixed::of(&config);
-        if fixed != self.fixed {
-            let fields = "server.listen, server.socket_mode, whether there is server.tls, store.url, \
-                          store.dedup_fallback, encryption.keys_file or otel";
-            warn!("{fields} changed: that takes a restart, and until then the old value holds");
+        for field in fixed.differs(&self.fixed) {
+            warn!(field, "the setting takes a restart, and until then the old value holds");
         }
         open_audit(&self.common.audit, &config)?;
         warn_of_faults(&config);

@@ -166,7 +166,8 @@ impl Certificate {
     /// Takes another pair, as a configuration names it.
     pub(crate) fn set(&self, pair: Pair) {
         if pair.versions != self.pair().versions {
-            info!(file = %pair.files.cert.display(), until = ?pair.until, "certificate renewed");
+            let until = pair.until.map(|until| until.to_string());
+            info!(file = %pair.files.cert.display(), until, "certificate renewed");
             pair.warn_of_its_end();
         }
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = pair;

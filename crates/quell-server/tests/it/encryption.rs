@@ -116,6 +116,8 @@ async fn r43_keys_rotate_without_a_restart() {
     // Within a second, new ones are encrypted by the new key: with the old one removed, they open.
     let new = serve_until_by(&served, &payload, "k2").await;
     assert!(keys(&["remove", "k1"], &file).0);
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(kept.contains("# removed: k1 "), "it can be taken back");
     let deadline = Instant::now() + Duration::from_secs(20);
     while shows(&old).await["$sealed"]["key"] != "k1" {
         assert!(Instant::now() < deadline, "the old key is never forgotten");

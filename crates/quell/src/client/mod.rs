@@ -66,6 +66,8 @@ struct Shared {
     dedup_fallback: DedupFallback,
     history: Option<Sink>,
     seal: Option<Seal>,
+    /// The store below the encryption.
+    below: Arc<dyn Store>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
 }
@@ -142,6 +144,7 @@ impl QuellBuilder {
             None => Thresholds::DEFAULT,
         };
         let (mut store, mut history) = (self.store, self.history);
+        let below = Arc::clone(&store);
         if let Some(seal) = &self.seal {
             store = Arc::new(Encrypted::new(store, seal.clone()));
             history = history.map(|sink| -> Sink { Arc::new(WithoutPayloads(sink)) });
@@ -159,6 +162,7 @@ impl QuellBuilder {
                 dedup_fallback: self.dedup_fallback,
                 history,
                 seal: self.seal,
+                below,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
             }),
@@ -276,6 +280,11 @@ impl Quell {
             Some(seal) => seal.batch(batch),
             None => Ok(batch),
         }
+    }
+
+    /// The encryption and the store below it, where there is one.
+    pub(crate) fn encryption(&self) -> Option<(&Seal, &Arc<dyn Store>)> {
+        Some((self.shared.seal.as_ref()?, &self.shared.below))
     }
 
     /// The encryption, where there is one.

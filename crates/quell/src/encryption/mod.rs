@@ -25,6 +25,7 @@
 //! ```
 
 mod keyring;
+mod renew;
 mod seal;
 mod store;
 

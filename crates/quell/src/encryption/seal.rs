@@ -70,6 +70,21 @@ impl Seal {
         Seal(cipher)
     }
 
+    /// Whether payloads of this task are encrypted.
+    pub(crate) fn encrypts(&self, task: &TaskName) -> bool {
+        self.0.encrypts(task)
+    }
+
+    /// Whether a stored trigger is as it would be stored now.
+    pub(crate) fn is_newest(&self, trigger: &NewTrigger, place: Place<'_>) -> Result<bool> {
+        let sealed = Envelope::of(trigger.payload.as_str());
+        if !self.encrypts(&trigger.task) {
+            return Ok(sealed.is_none());
+        }
+        let key = self.envelope("null", place)?.key;
+        Ok(sealed.is_some_and(|sealed| sealed.key == key))
+    }
+
     /// A document as it is stored.
     pub(crate) fn document(&self, document: &Payload, place: Place<'_>) -> Result<Payload> {
         Ok(self.envelope(document.as_str(), place)?.payload())

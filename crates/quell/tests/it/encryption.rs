@@ -317,6 +317,39 @@ async fn r43_a_payload_of_another_key_is_refused() -> Result<()> {
     quell.worker(()).register(send).run_until(asked).await
 }
 
+/// R36: a schedule outlives keys, so its payload goes on to the newest.
+#[tokio::test]
+async fn r36_r43_the_payload_of_a_schedule_is_encrypted_again_after_a_rotation() -> Result<()> {
+    let (store, _folder) = in_a_file().await?;
+    let plain = Quell::with_store(Arc::clone(&store)).build()?;
+    let hour = Duration::from_secs(3_600);
+    plain.schedule("hourly", Parcel::to("zoe")).every(hour).await?;
+    let (old, new) = (keys("old"), Keyring::line("new")?);
+    let ring = keyring(&old);
+    let quell =
+        Quell::with_store(Arc::clone(&store)).encryption(Arc::<Keyring>::clone(&ring)).build()?;
+    let key_of = async || {
+        let kept = store.schedules().await.unwrap().remove(0).schedule.trigger.payload;
+        ["old", "new"].into_iter().find(|key| kept.as_str().contains(&format!("\"key\":\"{key}\"")))
+    };
+    assert_eq!((key_of().await, quell.renew_encryption().await?), (None, 1));
+    assert_eq!((key_of().await, quell.renew_encryption().await?), (Some("old"), 0));
+    ring.replace(&format!("{new}{old}"))?;
+    assert_eq!(quell.renew_encryption().await?, 1);
+    assert_eq!(key_of().await, Some("new"));
+    // The old key may go.
+    let fingerprint = old.lines().nth(1).unwrap();
+    ring.replace(&format!("{new}{fingerprint}"))?;
+    let listed = quell.schedules().await?.remove(0).schedule;
+    assert_eq!(listed.trigger.payload.decode::<Parcel>()?, Parcel::to("zoe"));
+    let job = quell.run_schedule(&listed.name).await?.job().unwrap();
+    let asked = async {
+        let result = quell.result(job, PATIENCE).await.unwrap();
+        assert_eq!(result.state, JobState::Succeeded, "{result:?}");
+    };
+    quell.worker(()).register(send).run_until(asked).await
+}
+
 /// However many they are, and though they would go first.
 #[tokio::test]
 async fn r43_jobs_without_their_key_hold_up_no_other() -> Result<()> {
