@@ -1,14 +1,12 @@
 //! A private nginx before an HTTP server.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use anyhow::bail;
 use tempfile::TempDir;
 
 use crate::packages::{install_without_service, is_root};
-use crate::process::{Process, await_that, free_port};
+use crate::process::{Process, free_port};
 
 /// Where Debian's package puts it.
 const PROGRAM: &str = "/usr/sbin/nginx";
@@ -48,14 +46,7 @@ impl Nginx {
         std::fs::write(folder.path().join("site.conf"), configuration(port))?;
         let mut command = Command::new(PROGRAM);
         command.arg("-c").arg(folder.path().join("nginx.conf")).arg("-e").arg("stderr");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = Process::start(&mut command)?;
-        let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        let up = await_that(Duration::from_secs(30), || process.has_ended() || is_up());
-        if !up || process.has_ended() {
-            let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-            bail!("nginx does not come up: {log}");
-        }
+        let process = Process::listening(&mut command, "nginx", port, folder.path())?;
         Ok(Nginx { port, _process: process, _folder: folder })
     }
 

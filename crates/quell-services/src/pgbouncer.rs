@@ -1,15 +1,14 @@
 //! A private PgBouncer before a PostgreSQL server.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tempfile::TempDir;
 
 use crate::Postgres;
 use crate::packages::install;
 use crate::postgres::{run_as, unprivileged};
-use crate::process::{Process, await_that, free_port};
+use crate::process::{Process, free_port};
 
 /// How connections of clients share those of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +68,7 @@ impl PgBouncer {
         }
         let mut command = Command::new("/usr/sbin/pgbouncer");
         run_as(&mut command).arg("--quiet").arg(&file);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = Process::start(&mut command)?;
-        let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        let up = await_that(Duration::from_secs(30), || process.has_ended() || is_up());
-        if !up || process.has_ended() {
-            let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-            bail!("PgBouncer does not come up: {log}");
-        }
+        let process = Process::listening(&mut command, "PgBouncer", port, folder.path())?;
         Ok(PgBouncer { port, _process: process, _folder: folder })
     }
 

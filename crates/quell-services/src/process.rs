@@ -1,10 +1,11 @@
 //! A child process that ends with the value that owns it.
 
-use std::net::TcpListener;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Between two looks at something that is awaited.
@@ -18,6 +19,25 @@ impl Process {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         Ok(Process(command.spawn().with_context(|| format!("cannot run {program}"))?))
+    }
+
+    /// Starts a server that listens on a port of the loopback address, and waits until it does. Its log is in the
+    /// folder.
+    pub(crate) fn listening(
+        command: &mut Command,
+        name: &str,
+        port: u16,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = Process::start(command)?;
+        let is_up = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        let up = await_that(Duration::from_secs(30), || process.has_ended() || is_up());
+        if !up || process.has_ended() {
+            let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+            bail!("{name} does not come up: {log}");
+        }
+        Ok(process)
     }
 
     pub(crate) fn pid(&self) -> u32 {

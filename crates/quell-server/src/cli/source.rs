@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read as _;
+use std::io::{Read as _, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +52,33 @@ impl Server {
         let text = set.as_deref().unwrap_or(DEFAULT_SERVER);
         let url = text.parse::<Url>();
         url.map_err(|error| Misuse::error(format!("QUELL_SERVER: {text:?} is no URL: {error}")))
+    }
+}
+
+/// The server of a command that no store can answer.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Asked {
+    #[command(flatten)]
+    server: Server,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Asked {
+    /// Prints what a path answers, as JSON or as `text` has it.
+    pub(super) fn print<T: Serialize + DeserializeOwned>(
+        &self,
+        parts: &[&str],
+        out: &mut dyn Write,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let url = join(&self.server, parts)?;
+        let answer: T = ask(&self.server, |client| client.get(url))?;
+        if self.json {
+            return print_json(&answer, out);
+        }
+        Ok(out.write_all(text(&answer).as_bytes())?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::source::{Server, ask, join, print_json};
+use super::source::Asked;
 use super::text::{rows, table};
 use crate::view::WebhookSources;
 
@@ -13,10 +13,7 @@ use crate::view::WebhookSources;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    server: Server,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    asked: Asked,
 }
 
 /// Runs `quell sources`.
@@ -24,19 +21,23 @@ pub struct Args {
 /// # Errors
 /// What the server says.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
-    let url = join(&args.server, &["v1", "sources"])?;
-    let answer: WebhookSources = ask(&args.server, |client| client.get(url))?;
-    if args.json {
-        return print_json(&answer, out);
-    }
-    let mut rows = rows(&answer.sources);
-    for (row, source) in rows.iter_mut().zip(&answer.sources) {
-        row["accepted"] = json!(counted(&source.accepted));
-        row["refused"] = json!(counted(&source.refused));
-    }
-    let columns =
-        ["name", "provider", "task", "accepted", "refused", "last_accepted_at", "last_refused_at"];
-    Ok(out.write_all(table(columns, &rows).as_bytes())?)
+    args.asked.print(&["v1", "sources"], out, |answer: &WebhookSources| {
+        let mut rows = rows(&answer.sources);
+        for (row, source) in rows.iter_mut().zip(&answer.sources) {
+            row["accepted"] = json!(counted(&source.accepted));
+            row["refused"] = json!(counted(&source.refused));
+        }
+        let columns = [
+            "name",
+            "provider",
+            "task",
+            "accepted",
+            "refused",
+            "last_accepted_at",
+            "last_refused_at",
+        ];
+        table(columns, &rows)
+    })
 }
 
 /// Numbers with their names: `3 accepted, 1 ignored`.

@@ -149,7 +149,6 @@ fn read(text: &str) -> Vec<String> {
 }
 
 /// The elements of the array before an edit, by what was shown of them.
-#[derive(Default)]
 struct Before<'d> {
     elements: Vec<&'d str>,
     shown: HashMap<Option<Fingerprint>, Vec<usize>>,
@@ -172,18 +171,18 @@ impl<'d> Before<'d> {
 
     /// The element that an edited one was: the one that shows the same, or that of its place where none does and both
     /// arrays are as long. By its place alone, an element could get the values of another.
-    fn of(&self, edited: &str, place: usize, count: usize) -> Option<&'d str> {
+    fn of(&self, edited: &str, place: usize) -> Option<&'d str> {
         let at = |place: usize| self.elements.get(place).copied();
         if !edited.contains(MASK) {
             return at(place);
         }
-        let own = value(edited);
+        let own = self.edited.get(place).copied().flatten();
         match self.shown.get(&own).map(Vec::as_slice) {
             Some(same) if same.contains(&place) => at(place),
             // It moved, and is not there twice.
             Some([one]) if self.edited.get(*one) != Some(&own) => at(*one),
             Some(_) => None,
-            None if count == self.elements.len() => at(place),
+            None if self.edited.len() == self.elements.len() => at(place),
             None => None,
         }
     }
@@ -228,11 +227,11 @@ fn rewritten(
         }
         Parts::Array(elements) => {
             let before = match &other {
-                Some(Parts::Array(others)) => Before::new(others, &elements, paths),
-                _ => Before::default(),
+                Some(Parts::Array(others)) => Some(Before::new(others, &elements, paths)),
+                _ => None,
             };
             let parts = elements.iter().enumerate().map(|(place, value)| {
-                let beside = before.of(value.get(), place, elements.len());
+                let beside = before.as_ref().and_then(|before| before.of(value.get(), place));
                 part(&place.to_string(), value.get(), beside)
             });
             Some(format!("[{}]", parts.collect::<Option<Vec<_>>>()?.join(",")))

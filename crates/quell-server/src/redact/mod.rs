@@ -101,17 +101,11 @@ impl Redact {
         Payload::from_stored(texts.document(&document::redacted(found.as_str(), &self.0)))
     }
 
-    /// Hides in a job what is hidden. Its documents are only read where there is a text to hide them in, or
-    /// where they are shown.
-    fn job(&self, job: &mut Job, are_shown: bool) {
-        if job.error.is_some() || (are_shown && job.output.is_some()) {
-            let texts = self.texts(&job.payload);
-            job.output = job.output.as_ref().map(|output| self.other(output, &texts));
-            job.error = job.error.take().map(|error| texts.hide(error));
-        }
-        if are_shown {
-            job.payload = self.payload(&job.payload, &job.shape.fold);
-        }
+    /// Hides in a job what is hidden, and the values in its texts.
+    fn job(&self, job: &mut Job, texts: &Texts) {
+        job.payload = self.payload(&job.payload, &job.shape.fold);
+        job.output = job.output.as_ref().map(|output| self.other(output, texts));
+        job.error = job.error.take().map(|error| texts.hide(error));
     }
 
     fn effects(&self, effects: &mut [Effect], texts: &Texts) {
@@ -134,8 +128,14 @@ impl<'t> Rules<'t> {
     /// Hides what the rules say, in jobs; their documents are shown or not.
     pub fn jobs<'j>(&self, jobs: impl IntoIterator<Item = &'j mut Job>, are_shown: bool) {
         for job in jobs {
-            if let Some(redact) = self.of(&job.task) {
-                redact.job(job, are_shown);
+            let Some(redact) = self.of(&job.task) else { continue };
+            // The values are looked for where a text may have them.
+            let has_texts = job.error.is_some() || (are_shown && job.output.is_some());
+            let texts = if has_texts { redact.texts(&job.payload) } else { Texts::default() };
+            if are_shown {
+                redact.job(job, &texts);
+            } else {
+                job.error = job.error.take().map(|error| texts.hide(error));
             }
         }
     }
@@ -149,8 +149,7 @@ impl<'t> Rules<'t> {
             texts = texts.and(&redact.texts(original));
             *original = redact.payload(original, &fold);
         }
-        redact.job(&mut found.job, true);
-        found.job.error = found.job.error.take().map(|error| texts.hide(error));
+        redact.job(&mut found.job, &texts);
         redact.effects(&mut found.effects, &texts);
         for attempt in &mut found.attempts {
             attempt.error = attempt.error.take().map(|error| texts.hide(error));

@@ -1,6 +1,8 @@
 //! Paths to members of a JSON document: JSON Pointer (RFC 6901), with `*` for any member or element and `**`
 //! for any number of levels.
 
+use std::sync::Arc;
+
 use quell::{Error, Result};
 
 /// The most steps of a path.
@@ -17,9 +19,18 @@ pub(super) enum Step {
     Deep,
 }
 
-/// A path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Path(Vec<Step>);
+/// A path, or the end of one. Clones share the steps.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    steps: Arc<[Step]>,
+    from: usize,
+}
+
+impl PartialEq for Path {
+    fn eq(&self, other: &Self) -> bool {
+        self.left() == other.left()
+    }
+}
 
 impl Path {
     pub(super) fn new(text: &str) -> Result<Self> {
@@ -34,24 +45,25 @@ impl Path {
         match steps.last() {
             Some(Step::Deep) => Err(wrong("ends with **, which would hide nothing by name")),
             _ if steps.len() > MAX_STEPS => Err(wrong("has more than 32 steps")),
-            _ => Ok(Path(steps)),
+            _ => Ok(Path { steps: steps.into(), from: 0 }),
         }
     }
 
     /// The same path in each element of an array.
     pub(super) fn of_each(&self) -> Self {
-        Path(std::iter::once(Step::Any).chain(self.0.iter().cloned()).collect())
+        let steps = std::iter::once(Step::Any).chain(self.left().iter().cloned()).collect();
+        Path { steps, from: 0 }
     }
 
     /// What is left of the path below a member or element; it may be left in two ways.
     pub(super) fn below(&self, name: &str) -> Vec<Path> {
-        let rest = |from: usize| Path(self.0.get(from..).unwrap_or_default().to_vec());
-        match self.0.first() {
-            Some(Step::Named(own)) if own == name => vec![rest(1)],
-            Some(Step::Any) => vec![rest(1)],
+        let rest = || Path { steps: Arc::clone(&self.steps), from: self.from.saturating_add(1) };
+        match self.left().first() {
+            Some(Step::Named(own)) if own == name => vec![rest()],
+            Some(Step::Any) => vec![rest()],
             Some(Step::Deep) => {
                 let mut below = vec![self.clone()];
-                below.extend(rest(1).below(name));
+                below.extend(rest().below(name));
                 below
             }
             Some(Step::Named(_)) | None => Vec::new(),
@@ -60,7 +72,11 @@ impl Path {
 
     /// Whether it ends here.
     pub(super) fn is_end(&self) -> bool {
-        self.0.is_empty()
+        self.left().is_empty()
+    }
+
+    fn left(&self) -> &[Step] {
+        self.steps.get(self.from..).unwrap_or_default()
     }
 }
 

@@ -127,12 +127,6 @@ impl Texts {
         }
     }
 
-    /// Whether it hides nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        matches!(self.0, Found::None)
-    }
-
     /// A text without the values.
     #[must_use]
     pub fn hide(&self, text: String) -> String {

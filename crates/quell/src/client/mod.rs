@@ -65,9 +65,8 @@ struct Shared {
     thresholds: Thresholds,
     dedup_fallback: DedupFallback,
     history: Option<Sink>,
-    seal: Option<Seal>,
-    /// The store below the encryption.
-    below: Arc<dyn Store>,
+    /// The encryption that `store` passes, where there is one.
+    encrypted: Option<Arc<Encrypted>>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
 }
@@ -144,9 +143,9 @@ impl QuellBuilder {
             None => Thresholds::DEFAULT,
         };
         let (mut store, mut history) = (self.store, self.history);
-        let below = Arc::clone(&store);
-        if let Some(seal) = &self.seal {
-            store = Arc::new(Encrypted::new(store, seal.clone()));
+        let encrypted = self.seal.map(|seal| Arc::new(Encrypted::new(Arc::clone(&store), seal)));
+        if let Some(encrypted) = &encrypted {
+            store = Arc::<Encrypted>::clone(encrypted);
             history = history.map(|sink| -> Sink { Arc::new(WithoutPayloads(sink)) });
         }
         let store: Arc<dyn Store> =
@@ -161,8 +160,7 @@ impl QuellBuilder {
                 thresholds,
                 dedup_fallback: self.dedup_fallback,
                 history,
-                seal: self.seal,
-                below,
+                encrypted,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
             }),
@@ -276,21 +274,15 @@ impl Quell {
 
     /// The batch as the store and the history get it (R43).
     pub(crate) fn sealed(&self, batch: Batch) -> Result<Batch> {
-        match &self.shared.seal {
-            Some(seal) => seal.batch(batch),
+        match self.encrypted() {
+            Some(encrypted) => encrypted.seal().batch(batch),
             None => Ok(batch),
         }
     }
 
-    /// The encryption and the store below it, where there is one.
-    pub(crate) fn encryption(&self) -> Option<(&Seal, &Arc<dyn Store>)> {
-        Some((self.shared.seal.as_ref()?, &self.shared.below))
-    }
-
     /// The encryption, where there is one.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub(crate) fn seal(&self) -> Option<&Seal> {
-        self.shared.seal.as_ref()
+    pub(crate) fn encrypted(&self) -> Option<&Encrypted> {
+        self.shared.encrypted.as_deref()
     }
 
     /// Records the calls of a batch before they are made, and returns their numbers.

@@ -26,7 +26,8 @@ impl Quell {
     /// # Errors
     /// Those of the store and of the cipher.
     pub async fn renew_encryption(&self) -> Result<u64> {
-        let Some((seal, below)) = self.encryption() else { return Ok(0) };
+        let Some(encrypted) = self.encrypted() else { return Ok(0) };
+        let (seal, below) = (encrypted.seal(), encrypted.inner());
         let mut renewed = 0;
         for ScheduleInfo { schedule, .. } in below.schedules().await? {
             let Some(payload) = newest(seal, &schedule.trigger)? else { continue };

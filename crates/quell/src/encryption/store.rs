@@ -38,6 +38,16 @@ impl Encrypted {
         Encrypted { inner, seal }
     }
 
+    /// What encrypts.
+    pub(crate) fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// The store that has ciphertext.
+    pub(crate) fn inner(&self) -> &Arc<dyn Store> {
+        &self.inner
+    }
+
     /// An operation as the store gets it.
     async fn sealed(&self, operation: Operation) -> Result<Operation> {
         let seal = &self.seal;

@@ -257,8 +257,10 @@ impl<S> Ctx<S> {
             history.record(&Event::SettleIn { job: lease.job, token: lease.token });
         }
         // R43: the transaction does not pass the client's store.
-        let sealed = match (quell.seal(), output) {
-            (Some(seal), Some(output)) => Some(seal.document(output, Place::Output(lease.job))?),
+        let sealed = match (quell.encrypted(), output) {
+            (Some(encrypted), Some(output)) => {
+                Some(encrypted.seal().document(output, Place::Output(lease.job))?)
+            }
             _ => None,
         };
         let output = sealed.as_ref().or(output);

@@ -127,9 +127,9 @@ pub(crate) async fn the_store_has_ciphertext_and_clients_see_plain_text(
         scheduled(&quell).await?;
         expect_nothing_of_it(&*store).await
     };
-    let mut told = None;
-    worker.run_until(async { told = Some(asked.await) }).await?;
-    told.unwrap()
+    let mut ended = None;
+    worker.run_until(async { ended = Some(asked.await) }).await?;
+    ended.unwrap()
 }
 
 /// R19: the same payload is known again by its fingerprint, though no two ciphertexts are equal.
@@ -359,8 +359,12 @@ async fn r43_jobs_without_their_key_hold_up_no_other() -> Result<()> {
     let waiting = (0..40).map(|n| Parcel::to(&format!("gone {n}")));
     gone.trigger_many(waiting).await?;
     let job = quell.trigger(Parcel::to("ann")).await?.job().unwrap();
-    // All are due.
-    tokio::time::sleep(SOON).await;
+    until("all are due", || async {
+        let jobs = gone.jobs(&JobFilter::default()).await.unwrap();
+        let now = gone.clock().now();
+        jobs.iter().all(|job| job.window.due_at <= now)
+    })
+    .await;
     let asked = async {
         let result = quell.result(job, PATIENCE).await.unwrap();
         assert_eq!(result.state, JobState::Succeeded, "{result:?}");
