@@ -174,22 +174,42 @@ async fn common_calls_are_one_script(mut server: Server) {
     assert_eq!(server.scripts(), one(), "the one after it");
 }
 
+/// What calls cost, by command: a trigger and a claim, the end of what was claimed, a debounced trigger.
+type Costs = [BTreeMap<String, u64>; 3];
+
+/// The costs of a usual round at a second.
+async fn round_at(server: &mut Server, second: u64) -> Costs {
+    server.calls();
+    server.trigger((0..3).map(|_| plain("1")).collect()).await;
+    let claimed = server.claim(second, 3).await;
+    assert_eq!(claimed.jobs.len(), 3);
+    let costs = server.calls();
+    server.succeed(second, &claimed).await;
+    let ends = server.calls();
+    server.trigger(vec![debounced("k")]).await;
+    [costs, ends, server.calls()]
+}
+
+/// The costs of a round without a probe of the subscription, which publishes too, every 5 s: only on
+/// a busy machine does one fall into two rounds in a row.
+async fn quiet_round(server: &mut Server, second: u64) -> Costs {
+    let mut last = round_at(server, second).await;
+    for _ in 0..20 {
+        let next = round_at(server, second).await;
+        if next == last {
+            return next;
+        }
+        last = next;
+    }
+    panic!("no two rounds in a row cost the same: {last:?}");
+}
+
 #[tokio::test]
 async fn r35_work_is_bounded_by_the_call_and_not_by_what_waits() {
     let mut server = Server::start().await;
-    let round = async |server: &mut Server, second: u64| {
-        server.trigger((0..3).map(|_| plain("1")).collect()).await;
-        let claimed = server.claim(second, 3).await;
-        assert_eq!(claimed.jobs.len(), 3);
-        let costs = server.calls();
-        server.succeed(second, &claimed).await;
-        let ends = server.calls();
-        server.trigger(vec![debounced("k")]).await;
-        (costs, ends, server.calls())
-    };
     // Names and scripts are new.
-    round(&mut server, 1).await;
-    let alone = round(&mut server, 2).await;
+    round_at(&mut server, 1).await;
+    let alone = quiet_round(&mut server, 2).await;
     for chunk in 0..100 {
         let k = |number| format!("{chunk}-{number}");
         server.trigger((0..1_000).map(|number| debounced(&k(number))).collect()).await;
@@ -198,8 +218,7 @@ async fn r35_work_is_bounded_by_the_call_and_not_by_what_waits() {
         server.trigger((0..1_000).map(|_| plain("1")).collect()).await;
         server.trigger((0..1_000).map(later).collect()).await;
     }
-    server.calls();
-    assert_eq!(round(&mut server, 3).await, alone);
+    assert_eq!(quiet_round(&mut server, 3).await, alone);
     let due: Option<Timestamp> = server.claim(3, 0).await.next.due;
     assert_eq!(due, Some(Rig::START + secs(2)));
 }
