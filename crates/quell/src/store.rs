@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+pub use crate::client::observer::{Observer, Seen};
 pub use quell_core as rules;
 pub use quell_core::DeadJobs;
 pub use quell_core::effect::EffectStart;

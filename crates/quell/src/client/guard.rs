@@ -18,6 +18,7 @@ use quell_core::{
 };
 use tracing::error;
 
+use super::observer::Observer;
 use crate::clock::Clock;
 use crate::worker::panic_message;
 
@@ -27,11 +28,17 @@ pub(crate) struct Guarded {
     inner: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     history: Option<Sink>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Guarded {
     pub(crate) fn new(inner: Arc<dyn Store>, clock: Arc<dyn Clock>, history: Option<Sink>) -> Self {
-        Guarded { inner, clock, history }
+        Guarded { inner, clock, history, observer: None }
+    }
+
+    /// The same with an observer of its calls.
+    pub(crate) fn observed(self, observer: Option<Arc<dyn Observer>>) -> Self {
+        Guarded { observer, ..self }
     }
 
     /// A call that writes. Records it if it gets no answer: it was dropped, or its outcome is unknown.
@@ -108,7 +115,7 @@ fn no_more(call: &str, panic: Box<dyn Any + Send>) {
     error!(call, message = panic_message(panic), "store's notifications panicked, polling instead");
 }
 
-/// The answer of a call that cannot fail; `instead` where it panics.
+/// The answer of a call that cannot fail, or what an observer does; `instead` where it panics.
 fn plain<R>(call: &str, answer: impl FnOnce() -> R, instead: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|panic| {
         error!(call, message = panic_message(panic), "store call panicked");
@@ -137,7 +144,16 @@ impl Store for Guarded {
         }
         // The client records each trigger of unknown outcome.
         let is_recorded = !matches!(operation, Operation::Enqueue { .. });
-        let answer = async move { self.inner.call(now, operation).await };
+        let answer = async move {
+            let observer = self.observer.as_ref();
+            let look = || observer.and_then(|observer| observer.call(now, &operation));
+            let seen = plain("observer", look, || None);
+            let answer = self.inner.call(now, operation).await;
+            if let (Some(seen), Ok(answer)) = (seen, &answer) {
+                plain("observer", || seen(answer), || ());
+            }
+            answer
+        };
         match kind {
             OperationKind::Read => read(name, answer).await,
             OperationKind::Write | OperationKind::Hot if is_recorded => {

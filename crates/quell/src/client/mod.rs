@@ -5,6 +5,7 @@ pub(crate) mod after_commit;
 mod batcher;
 pub(crate) mod call;
 mod guard;
+pub(crate) mod observer;
 pub(crate) mod open;
 mod result;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -28,6 +29,7 @@ use tracing::Instrument;
 use crate::client::batcher::Batcher;
 use crate::client::call::{Trigger, TriggerMany, own_key};
 use crate::client::guard::Guarded;
+use crate::client::observer::Observer;
 use crate::client::open::open_store;
 use crate::clock::{Clock, SystemClock};
 use crate::encryption::{Cipher, Encrypted, Seal, WithoutPayloads};
@@ -91,6 +93,7 @@ pub struct QuellBuilder {
     thresholds: Option<RangeInclusive<Duration>>,
     dedup_fallback: DedupFallback,
     history: Option<Sink>,
+    observer: Option<Arc<dyn Observer>>,
     seal: Option<Seal>,
 }
 
@@ -125,6 +128,12 @@ impl QuellBuilder {
         self
     }
 
+    /// Who sees the calls of the store, with plain payloads also where the store has encrypted ones.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// Encrypts payloads, outputs and results of effects before they reach the store (R43). A history
     /// gets no payloads then.
     pub fn encryption(mut self, cipher: Arc<dyn Cipher>) -> Self {
@@ -148,8 +157,8 @@ impl QuellBuilder {
             store = Arc::<Encrypted>::clone(encrypted);
             history = history.map(|sink| -> Sink { Arc::new(WithoutPayloads(sink)) });
         }
-        let store: Arc<dyn Store> =
-            Arc::new(Guarded::new(store, Arc::clone(&self.clock), history.clone()));
+        let guarded = Guarded::new(store, Arc::clone(&self.clock), history.clone());
+        let store: Arc<dyn Store> = Arc::new(guarded.observed(self.observer));
         let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&self.clock));
         Ok(Quell {
             shared: Arc::new(Shared {
@@ -208,6 +217,7 @@ impl Quell {
             thresholds: None,
             dedup_fallback: DedupFallback::default(),
             history: None,
+            observer: None,
             seal: None,
         }
     }
