@@ -24,6 +24,7 @@ pub mod log;
 mod otel;
 mod private_file;
 mod progress;
+pub mod recent;
 pub mod redact;
 pub mod secrets;
 pub mod serve;

@@ -21,6 +21,7 @@ mod jobs;
 mod metrics;
 mod objects;
 mod openapi;
+mod overview;
 mod peer;
 mod pull;
 mod queues;
@@ -32,6 +33,7 @@ mod session;
 mod settle;
 mod sources;
 mod tasks;
+mod timeline;
 mod tokens;
 mod triggers;
 mod unreadable;
@@ -59,6 +61,7 @@ use crate::actions::Actions;
 use crate::alerts::DeclaredAlert;
 use crate::audit::Audit;
 use crate::config::{Config, DeclaredTask, SessionTimes, TrustedProxies};
+use crate::recent::Recent;
 use crate::redact::Rules;
 use crate::secrets::Secrets;
 pub(crate) use body::{MAX_DEPTH, depth, outside_texts};
@@ -67,6 +70,7 @@ pub use dead::EXPORTED;
 use error::ApiError;
 pub use health::{Health, lost};
 pub use metrics::{Lane, Metrics};
+pub use overview::Overviews;
 pub use peer::Peer;
 pub use pull::Pull;
 pub use sources::Sources;
@@ -96,6 +100,8 @@ pub struct Api {
     pub actions: Actions,
     /// The metrics page.
     pub metrics: Metrics,
+    /// What was seen lately.
+    pub overviews: Overviews,
     /// The configuration's own token, which permits everything.
     pub token: Option<Secrets>,
     /// The tokens of a file, each with its scopes.
@@ -147,6 +153,7 @@ impl Api {
             sources: Arc::new(Sources::new(config.sources)),
             alerts: config.alerts.into(),
             metrics,
+            overviews: Overviews::new(quell.clone(), Recent::default()),
             token: None,
             tokens: None,
             hosts: hosts(config.listen.addresses(), Vec::new()),
@@ -294,6 +301,10 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::backfill))
         .routes(routes!(workers::list))
         .routes(routes!(deliveries::list))
+        .routes(routes!(overview::show))
+        .routes(routes!(overview::events::events))
+        .routes(routes!(overview::marks::list, overview::marks::add))
+        .routes(routes!(timeline::timeline))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
         .routes(routes!(audit::list))

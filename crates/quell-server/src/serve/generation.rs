@@ -113,6 +113,7 @@ impl Generation {
             sources: Arc::new(Sources::new(config.sources)),
             alerts,
             metrics: common.metrics.clone(),
+            overviews: common.overviews.clone(),
             token: config.token,
             tokens: config.tokens,
             hosts: http::hosts(common.addresses(), config.allowed_hosts),

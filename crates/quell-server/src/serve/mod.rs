@@ -34,9 +34,10 @@ use crate::config::{Config, Place, world};
 use crate::declare::{self, Apply};
 use crate::encryption::{self, FileKeys};
 use crate::history::FileSink;
-use crate::http::{Health, Metrics};
+use crate::http::{Health, Metrics, Overviews};
 use crate::log;
 use crate::otel::Telemetry;
+use crate::recent::Recent;
 use crate::tls::Certificate;
 pub(crate) use connections::most as most_connections;
 use generation::Generation;
@@ -158,6 +159,7 @@ struct Common {
     audit: Audit,
     actions: Actions,
     metrics: Metrics,
+    overviews: Overviews,
     health: Health,
     /// The keys that the store below the client was opened with.
     keys: Option<FileKeys>,
@@ -222,7 +224,9 @@ impl Server {
         let acceptor = tls.as_ref().map(Certificate::acceptor).transpose()?;
         let audit = Audit::default();
         open_audit(&audit, &config)?;
-        let quell = open(&config, history).await?;
+        let recent = Recent::default();
+        let quell = open(&config, history, recent.clone()).await?;
+        let overviews = Overviews::new(quell.clone(), recent);
         // Before the worker, which looks its counters up once.
         let metrics = Metrics::new(quell.clone())?;
         warn_of_faults(&config);
@@ -248,6 +252,7 @@ impl Server {
             audit,
             actions,
             metrics,
+            overviews,
             health,
             keys: config.keys.clone(),
             tally,
@@ -335,14 +340,14 @@ fn open_audit(audit: &Audit, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Opens the store, with the history where one is wanted.
-async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
+async fn open(config: &Config, history: Option<Sink>, recent: Recent) -> anyhow::Result<Quell> {
     let url = &config.store;
     let open = || format!("store.url: cannot open {}", without_password(url));
     let builder = match history {
         None => Quell::builder(url).await.with_context(open)?,
         Some(history) => Quell::recorded(url, history).await.with_context(open)?,
     };
-    let builder = builder.dedup_fallback(config.dedup_fallback);
+    let builder = builder.dedup_fallback(config.dedup_fallback).observer(Arc::new(recent));
     Ok(match config.keys.clone() {
         Some(keys) => builder.encryption(Arc::new(keys)).build()?,
         None => builder.build()?,

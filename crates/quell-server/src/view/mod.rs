@@ -9,6 +9,7 @@ mod codes;
 mod dead;
 mod done;
 mod job;
+mod overview;
 mod pull;
 mod queue;
 mod receipt;
@@ -32,6 +33,10 @@ pub use done::{
 pub use job::{
     Attempt, Contents, Count, Counts, Effect, Explanation, Job, Jobs, Origin, ResultOfJob, Tick,
     Waits, WaitsFor,
+};
+pub use overview::{
+    Issue, KeyTicksOf, Mark, Marks, Numbers, OpenWindow, Overview, Present, Run, TaskActivity,
+    Timeline,
 };
 pub use pull::{
     LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,

@@ -71,6 +71,8 @@ mod outcomes;
 #[cfg(test)]
 mod outputs;
 #[cfg(test)]
+mod overview;
+#[cfg(test)]
 mod program;
 #[cfg(test)]
 mod proxies;
@@ -82,6 +84,8 @@ mod pull_ends;
 mod queues;
 #[cfg(test)]
 mod quiet_logs;
+#[cfg(test)]
+mod recent;
 #[cfg(test)]
 mod redact;
 #[cfg(test)]

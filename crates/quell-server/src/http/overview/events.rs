@@ -1,0 +1,107 @@
+//! `GET /v1/events`: the overview each second, as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use crate::http::Api;
+use crate::http::auth::Access;
+use crate::http::error::{ApiError, Refused};
+
+/// The most viewers at once.
+const MOST_VIEWERS: usize = 1_000;
+/// Between two events.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How many minutes of a task are in an event.
+const MINUTES: usize = 2;
+
+/// The places of viewers.
+#[derive(Clone, Debug)]
+pub(super) struct Viewers(Arc<Semaphore>);
+
+impl Default for Viewers {
+    fn default() -> Self {
+        Viewers(Arc::new(Semaphore::new(MOST_VIEWERS)))
+    }
+}
+
+/// A viewer.
+struct Viewer {
+    api: Api,
+    access: Access,
+    next: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Viewer {
+    /// The next event; none where the stream ends: the server stops, or its token or session has ended.
+    async fn event(&mut self) -> Option<Event> {
+        let ended = tokio::select! {
+            () = sleep_until(self.next) => false,
+            () = self.api.stopping.cancelled() => true,
+            () = self.access.ended(&self.api) => true,
+        };
+        if ended {
+            return None;
+        }
+        self.next = Instant::now() + INTERVAL;
+        let overviews = &self.api.overviews;
+        match overviews.moment().await {
+            Ok(moment) => {
+                let mut overview = moment.shown(self.access.grant(), overviews.marks.shown());
+                for task in &mut overview.tasks {
+                    let older = task.minutes.len().saturating_sub(MINUTES);
+                    task.minutes.drain(..older);
+                }
+                Event::default().event("overview").json_data(&overview).ok()
+            }
+            Err(error) => {
+                let text = serde_json::json!({ "message": error.to_string() });
+                Event::default().event("trouble").json_data(&text).ok()
+            }
+        }
+    }
+}
+
+/// `GET /v1/events`.
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    tag = "operation",
+    operation_id = "overview_events",
+    summary = "Follow the overview as server-sent events.",
+    description = "An event `overview` each second, as `GET /v1/overview` answers, with two minutes of each task; \
+                   an event `trouble` with a `message` where the store does not answer. The stream ends with the \
+                   server, the token or the session. At most 1,000 callers at once follow it.",
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream", description = "The stream."),
+        Refused
+    ),
+)]
+pub(in crate::http) async fn events(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Result<Response, ApiError> {
+    let places = Arc::clone(&api.overviews.viewers.0);
+    let Ok(place) = places.try_acquire_owned() else {
+        let message =
+            format!("{MOST_VIEWERS} callers follow already: ask GET /v1/overview instead");
+        return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "events", message));
+    };
+    let viewer = Viewer { api, access, next: Instant::now(), _place: place };
+    let events = unfold(viewer, |mut viewer| async move {
+        let event = viewer.event().await?;
+        Some((Ok::<_, Infallible>(event), viewer))
+    });
+    let headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")];
+    Ok((headers, Sse::new(events).keep_alive(KeepAlive::default())).into_response())
+}

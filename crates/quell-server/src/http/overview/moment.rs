@@ -1,0 +1,172 @@
+//! What was read at one moment, and what a caller sees of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quell::alert::{AlertName, AlertRow, Overview as Lanes};
+use quell::job::Counts;
+use quell::queue::{QueueInfo, TaskInfo};
+use quell::store::Trouble;
+use quell::worker::Workers;
+use quell::{JobState, QueueName, TaskName, Timestamp};
+
+use super::ByState;
+use crate::access::Grant;
+use crate::recent::{Activity, Tally};
+use crate::view::{self, Issue, Numbers, TaskActivity};
+
+/// The most tasks of an overview.
+const MOST_TASKS: usize = 50;
+/// A job that is later than this is a trouble.
+const LATE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Moment {
+    pub(super) lanes: Lanes,
+    pub(super) counts: Vec<Counts>,
+    pub(super) queues: Vec<QueueInfo>,
+    pub(super) tasks: Vec<TaskInfo>,
+    pub(super) workers: Workers,
+    pub(super) alerts: Vec<AlertRow>,
+    pub(super) trouble: Option<Trouble>,
+    pub(super) activities: Vec<Activity>,
+    pub(super) since: Timestamp,
+    /// How many windows are open among the newest jobs that wait, and whether those are all.
+    pub(super) windows: (u64, bool),
+}
+
+impl Moment {
+    /// What a caller sees of it.
+    pub(super) fn shown(&self, grant: &Grant, marks: Vec<view::Mark>) -> view::Overview {
+        let (mut hour, mut week) = (Tally::default(), Tally::default());
+        for activity in self.activities.iter().filter(|one| grant.sees(&one.queue, &one.task)) {
+            hour.add(&activity.hour);
+            week.add(&activity.week);
+        }
+        let mut tasks = self.tasks_of(grant);
+        let now = self.present(grant, &tasks);
+        let more_tasks = tasks.len().saturating_sub(MOST_TASKS);
+        tasks.truncate(MOST_TASKS);
+        view::Overview {
+            at: self.lanes.now.to_string(),
+            since: self.since.to_string(),
+            troubles: self.troubles(grant, &now),
+            hour: Numbers::from(&hour),
+            week: Numbers::from(&week),
+            now,
+            tasks,
+            more_tasks,
+            marks,
+        }
+    }
+
+    fn present(&self, grant: &Grant, tasks: &[TaskActivity]) -> view::Present {
+        let sum = |of: fn(&TaskActivity) -> u64| tasks.iter().map(of).sum();
+        let sees_all = !grant.is_limited();
+        let at = self.workers.now;
+        let seen: Vec<_> = self.workers.rows.iter().filter(|row| !row.is_unseen(at)).collect();
+        let raised = self.alerts.iter().filter(|row| row.state.raised);
+        let alerts: Vec<AlertName> = raised.map(|row| row.name.clone()).collect();
+        view::Present {
+            waiting: sum(|task| task.waiting),
+            running: sum(|task| task.running),
+            dead: sum(|task| task.dead),
+            windows: if sees_all { self.windows.0 } else { 0 },
+            windows_complete: sees_all && self.windows.1,
+            first_due: self.first_due(grant).map(|due| due.to_string()),
+            unreadable: sees_all.then_some(self.lanes.unreadable),
+            workers: sees_all.then_some(seen.len() as u64),
+            slots: sees_all.then(|| seen.iter().map(|one| u64::from(one.slots)).sum()),
+            alerts: sees_all.then_some(alerts),
+        }
+    }
+
+    fn first_due(&self, grant: &Grant) -> Option<Timestamp> {
+        let seen = self.lanes.lanes.iter().filter(|lane| grant.sees(&lane.queue, &lane.task));
+        seen.filter_map(|lane| lane.first_due).min()
+    }
+
+    fn troubles(&self, grant: &Grant, now: &view::Present) -> Vec<Issue> {
+        let mut found = Vec::new();
+        let mut say = |kind: &str, text: String| found.push(Issue { kind: kind.to_owned(), text });
+        if let Some(trouble) = &self.trouble {
+            say("store", format!("the store accepts no triggers: {trouble}"));
+        }
+        for alert in now.alerts.iter().flatten() {
+            say("alert", format!("alert {alert} is raised"));
+        }
+        if now.workers == Some(0) && now.waiting > 0 {
+            say("workers", "jobs wait and no worker was seen".to_owned());
+        }
+        let late = self.first_due(grant).map(|due| self.lanes.now.since(due));
+        if let Some(late) = late.filter(|late| *late > LATE) {
+            let late = crate::config::duration::rough(late);
+            say("late", format!("a job has been due for {late}"));
+        }
+        if now.dead > 0 {
+            say(
+                "dead",
+                format!("{} dead {}", now.dead, if now.dead == 1 { "job" } else { "jobs" }),
+            );
+        }
+        if let Some(count) = now.unreadable.filter(|count| *count > 0) {
+            say("unreadable", format!("{count} jobs were set aside, as their rows cannot be read"));
+        }
+        for queue in
+            self.queues.iter().filter(|one| one.settings.paused && grant.sees_queue(&one.name))
+        {
+            say("paused", format!("queue {} is paused", queue.name));
+        }
+        for task in
+            self.tasks.iter().filter(|one| one.settings.paused && grant.sees_task(&one.name))
+        {
+            say("paused", format!("task {} is paused", task.name));
+        }
+        found
+    }
+
+    /// All tasks that did something or have jobs, the busiest first.
+    fn tasks_of(&self, grant: &Grant) -> Vec<TaskActivity> {
+        let mut found: BTreeMap<(&QueueName, &TaskName), (ByState, Option<&Activity>)> =
+            BTreeMap::new();
+        for count in &self.counts {
+            let (states, _) = found.entry((&count.queue, &count.task)).or_default();
+            let sum = states.entry(count.state).or_default();
+            *sum = sum.saturating_add(count.jobs);
+        }
+        for activity in &self.activities {
+            found.entry((&activity.queue, &activity.task)).or_default().1 = Some(activity);
+        }
+        let due: BTreeMap<_, _> = self
+            .lanes
+            .lanes
+            .iter()
+            .map(|lane| ((&lane.queue, &lane.task), lane.first_due))
+            .collect();
+        let shown = found.into_iter().filter(|((queue, task), _)| grant.sees(queue, task)).map(
+            |((queue, task), (states, activity))| {
+                let of = |state| states.get(&state).copied().unwrap_or_default();
+                let numbers = |of: fn(&Activity) -> &Tally| {
+                    activity.map(|one| Numbers::from(of(one))).unwrap_or_default()
+                };
+                TaskActivity {
+                    task: task.clone(),
+                    queue: queue.clone(),
+                    waiting: of(JobState::Scheduled),
+                    running: of(JobState::Running),
+                    dead: of(JobState::Dead),
+                    first_due: due.get(&(queue, task)).copied().flatten().map(|at| at.to_string()),
+                    hour: numbers(|one| &one.hour),
+                    week: numbers(|one| &one.week),
+                    minutes: activity.map(|one| one.minutes.clone()).unwrap_or_default(),
+                }
+            },
+        );
+        let mut shown: Vec<TaskActivity> = shown.collect();
+        shown.sort_by_key(|task| {
+            let busy = task.hour.triggers.saturating_add(task.hour.starts);
+            std::cmp::Reverse((busy, task.running, task.waiting, task.dead))
+        });
+        shown
+    }
+}

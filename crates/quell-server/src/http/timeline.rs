@@ -1,0 +1,129 @@
+//! `GET /v1/tasks/{task}/timeline`: the bursts of a task, as this server saw them.
+
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use quell::job::JobFilter;
+use quell::{Job, JobState, Key, TaskName, Timestamp};
+use tokio::task::JoinError;
+
+use super::Api;
+use super::auth::Access;
+use super::error::{ApiError, Refused};
+use super::jobs::{Pairs, Parameters};
+use crate::recent::Span;
+use crate::view;
+
+/// The steps where none are asked for, and the most.
+const STEPS: usize = 600;
+const MOST_STEPS: usize = 2_000;
+/// The most windows of an answer.
+const WINDOWS: usize = 100;
+/// The span where none is asked for.
+const SPAN: Duration = Duration::from_secs(600);
+/// The longest span.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// `GET /v1/tasks/{task}/timeline?key=&from=&to=&steps=`.
+#[utoipa::path(
+    get,
+    path = "/v1/tasks/{task}/timeline",
+    tag = "tasks",
+    operation_id = "tasks_timeline",
+    summary = "Show the bursts of a task: triggers, windows and runs over a span of time.",
+    description = "As this server saw them: what other processes accepted or ran is not in it. Counts are by step, so \
+                   an answer is small whatever the number of triggers.",
+    params(
+        ("task" = String, Path, description = "The task."),
+        ("key" = Option<String>, Query, description = "Only this debounce key."),
+        ("from" = Option<String>, Query, description = "Where the span begins, as a time; 10 minutes ago where it is left out."),
+        ("to" = Option<String>, Query, description = "Where it ends; now where it is left out."),
+        ("steps" = Option<u32>, Query, description = "In how many steps triggers are counted, up to 2,000."),
+    ),
+    responses((status = 200, body = view::Timeline, description = "Done."), Refused),
+)]
+pub(super) async fn timeline(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+    Path(task): Path<String>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<view::Timeline>, ApiError> {
+    let task = TaskName::new(task)?;
+    let mut query = Parameters::read(query)?;
+    let key = query.take("key", Key::new)?;
+    let now = api.overviews.recent().now();
+    let to = query.take("to", |text| time("to", &text))?.unwrap_or(now);
+    let from = query.take("from", |text| time("from", &text))?.unwrap_or_else(|| to.before(SPAN));
+    let steps = query.take("steps", |text| steps(&text))?.unwrap_or(STEPS);
+    query.end()?;
+    if from >= to || to.since(from) > LONGEST {
+        let message =
+            format!("from {from} to {to}: give a span that is longer than 0 and at most a year");
+        return Err(ApiError::invalid("from", message));
+    }
+    let span = Span { from, to, steps };
+    let (recent, grant) = (api.overviews.recent().clone(), access.grant().clone());
+    let (of, wanted) = (task.clone(), key.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        recent.timeline(&of, |queue| grant.sees(queue, &of), wanted.as_ref(), span)
+    });
+    let failed = |error| ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error);
+    let found = reading.await.map_err(|error: JoinError| failed(error))?;
+    let filter = JobFilter {
+        task: Some(task.clone()),
+        state: Some(JobState::Scheduled),
+        key: key.clone(),
+        limit: WINDOWS,
+        ..JobFilter::default()
+    };
+    let waiting = api.quell.jobs(&filter).await?;
+    let at = |time: Timestamp| (time.as_micros().saturating_sub(from.as_micros())) as f64 / 1_000.0;
+    let seen = |job: &&Job| job.key.is_some() && access.grant().sees(&job.queue, &job.task);
+    let window = |job: &Job| view::OpenWindow {
+        job: job.id,
+        key: job.key.clone(),
+        triggers: job.window.triggers,
+        opened: at(job.window.first_at),
+        due: at(job.window.due_at),
+        bound: job.window.bound_at.map(at),
+    };
+    let since = api.overviews.recent().since();
+    let complete = found.complete.map_or(since, |(triggers, runs)| triggers.max(runs));
+    Ok(Json(view::Timeline {
+        task,
+        key,
+        from: from.to_string(),
+        to: to.to_string(),
+        now: now.to_string(),
+        step_ms: to.since(from).as_secs_f64() * 1_000.0 / steps as f64,
+        complete_from: complete.to_string(),
+        triggers: found.triggers,
+        ticks: found.ticks,
+        keys: found.keys.into_iter().map(view::KeyTicksOf::from).collect(),
+        distinct_keys: found.distinct,
+        windows: waiting.iter().filter(seen).map(window).collect(),
+        runs: found.runs,
+        bars: found.bars.into_iter().map(|bar| view::Run::new(bar, at)).collect(),
+        starts: found.starts.0,
+        failures: found.starts.1,
+    }))
+}
+
+fn time(field: &'static str, text: &str) -> quell::Result<Timestamp> {
+    let read = text.parse::<jiff::Timestamp>();
+    read.map(|at| Timestamp::from_micros(at.as_microsecond())).map_err(|error| {
+        let example = "write 2026-03-01T00:00:00Z";
+        quell::Error::invalid(field, format!("{text:?} is not a time ({error}): {example}"))
+    })
+}
+
+fn steps(text: &str) -> quell::Result<usize> {
+    let steps = text.parse().ok().filter(|steps| (1..=MOST_STEPS).contains(steps));
+    steps.ok_or_else(|| {
+        let message = format!("{text:?} is no number of steps: give 1 to {MOST_STEPS}");
+        quell::Error::invalid("steps", message)
+    })
+}

@@ -1,0 +1,207 @@
+//! What this process has seen lately: triggers that were accepted, attempts, and counts by minute and hour.
+//!
+//! `noting` takes it from the calls of the store, `lane` and `series` keep it, `timeline` shows a span of it.
+//! It is in memory and begins with the process; what other processes accept and run is not in it.
+//!
+//! Invariant: its memory is bounded ([`Limits`]), whatever the numbers of triggers, keys and tasks. Where it
+//! must forget, it forgets the oldest of the task that has the most, so that a loud task hides no quiet one,
+//! and says from when on it is complete.
+
+mod lane;
+mod names;
+mod noting;
+mod series;
+mod timeline;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell::store::{Now, Observer, Operation, Seen};
+use quell::{JobId, Key, QueueName, TaskName, Timestamp};
+
+use crate::history::host_time;
+pub use lane::Run;
+use lane::{HOURS, Lane, MINUTES};
+use names::Names;
+use noting::Asked;
+pub use series::Tally;
+pub use timeline::{Bar, KeyTicks, Span, Timeline};
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Triggers of all tasks, 24 bytes each.
+    pub triggers: usize,
+    /// Attempts of all tasks, about 100 bytes each.
+    pub runs: usize,
+    /// Tasks, each with its queue; further ones are not recorded.
+    pub lanes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { triggers: 1_500_000, runs: 200_000, lanes: 1_000 }
+    }
+}
+
+/// The record. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Recent {
+    state: Arc<Mutex<State>>,
+    /// Keyed at random, so that no caller can make keys that collide.
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct State {
+    limits: Limits,
+    since: Timestamp,
+    lanes: Vec<Lane>,
+    numbers: HashMap<QueueName, HashMap<TaskName, usize>>,
+    names: Names,
+    /// The lane and the number of the attempt of each job that runs.
+    running: HashMap<JobId, (usize, u64)>,
+    accepted: usize,
+    runs: usize,
+    /// How far the store's clock is ahead of this host's, in microseconds.
+    ahead: i64,
+}
+
+/// What one task did lately.
+#[derive(Clone, Debug)]
+pub struct Activity {
+    /// Its queue.
+    pub queue: QueueName,
+    /// The task.
+    pub task: TaskName,
+    /// The last hour.
+    pub hour: Tally,
+    /// The last week.
+    pub week: Tally,
+    /// Triggers, runs and failures of each of the last 60 minutes, the oldest first.
+    pub minutes: Vec<[u64; 3]>,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Recent::new(Limits::default())
+    }
+}
+
+impl Recent {
+    /// An empty record.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        let state = State {
+            limits,
+            since: host_time(),
+            lanes: Vec::new(),
+            numbers: HashMap::new(),
+            names: Names::default(),
+            running: HashMap::new(),
+            accepted: 0,
+            runs: 0,
+            ahead: 0,
+        };
+        Recent { state: Arc::new(Mutex::new(state)), hasher: RandomState::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a key in the record; 0 stands for none.
+    fn hash_of(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key.as_str()).max(1)
+    }
+
+    /// The store's time, as far as its answers say it.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.state().now()
+    }
+
+    /// When the record began.
+    #[must_use]
+    pub fn since(&self) -> Timestamp {
+        self.state().since
+    }
+
+    /// What each task did, in the order in which they were first seen.
+    #[must_use]
+    pub fn activities(&self) -> Vec<Activity> {
+        let state = self.state();
+        let now = state.now();
+        let of = |lane: &Lane| {
+            let hour = lane.minutes.number(now).saturating_sub(i64::from(MINUTES));
+            let week = lane.hours.number(now).saturating_sub(i64::from(HOURS));
+            let three = |tally: &Tally| [tally.triggers, tally.runs, tally.failed];
+            Activity {
+                queue: lane.queue.clone(),
+                task: lane.task.clone(),
+                hour: lane.minutes.since(hour),
+                week: lane.hours.since(week),
+                minutes: lane.minutes.last(now, MINUTES, three),
+            }
+        };
+        state.lanes.iter().map(of).collect()
+    }
+}
+
+impl Observer for Recent {
+    fn call<'o>(&'o self, now: Now, operation: &Operation) -> Option<Seen<'o>> {
+        let asked = Asked::of(self, operation)?;
+        Some(Box::new(move |answer| self.note(now, asked, answer)))
+    }
+}
+
+impl State {
+    /// The store's time, as far as its answers say it.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(host_time().as_micros().saturating_add(self.ahead))
+    }
+
+    /// The store said what time it is.
+    fn is_now(&mut self, now: Timestamp) {
+        self.ahead = now.as_micros().saturating_sub(host_time().as_micros());
+    }
+
+    fn add_lane(&mut self, queue: &QueueName, task: &TaskName) -> Option<usize> {
+        let number = self.lanes.len();
+        if number >= self.limits.lanes {
+            return None;
+        }
+        self.lanes.push(Lane::new(queue.clone(), task.clone(), self.since));
+        self.numbers.entry(queue.clone()).or_default().insert(task.clone(), number);
+        Some(number)
+    }
+
+    /// Forgets what is too much: a sixteenth at once, so that looking for the largest lane is rare.
+    fn bound(&mut self) {
+        while self.accepted > self.limits.triggers {
+            let count = self.limits.triggers.div_ceil(16);
+            let Some(lane) = self.lanes.iter_mut().max_by_key(|lane| lane.accepted.len()) else {
+                return;
+            };
+            let count = count.min(lane.accepted.len());
+            lane.drop_accepted(count);
+            self.accepted = self.accepted.saturating_sub(count.max(1));
+        }
+        while self.runs > self.limits.runs {
+            let count = self.limits.runs.div_ceil(16);
+            let Some(lane) = self.lanes.iter_mut().max_by_key(|lane| lane.runs.len()) else {
+                return;
+            };
+            let count = count.min(lane.runs.len());
+            lane.drop_runs(count);
+            self.runs = self.runs.saturating_sub(count.max(1));
+            // Attempts that are forgotten end elsewhere.
+            let lanes = &self.lanes;
+            let is_kept = |(lane, number): &(usize, u64)| {
+                lanes.get(*lane).is_some_and(|lane| lane.dropped <= *number)
+            };
+            self.running.retain(|_, place| is_kept(place));
+        }
+    }
+}

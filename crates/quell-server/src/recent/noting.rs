@@ -1,0 +1,228 @@
+//! What the record takes from calls of the store.
+
+use std::collections::HashMap;
+
+use quell::job::AttemptOutcome;
+use quell::store::{
+    Answer, Claimed, ExpiredLease, Fired, Lease, Now, Operation, Settled, SettledAs, Settlement,
+};
+use quell::trigger::NewTrigger;
+use quell::{Batch, JobId, Key, QueueName, Receipt, Result, TaskName, Timestamp};
+
+use super::lane::{Accepted, Run};
+use super::{Recent, State};
+
+/// What an operation asks for, as far as its answer does not say it.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// The lane and the hash of the key of each trigger of each batch.
+    Enqueue(Vec<Vec<(Option<usize>, u64)>>),
+    /// The queue.
+    Claim(QueueName),
+    /// The outcomes.
+    Settle(HashMap<Lease, AttemptOutcome>),
+    /// The leases that expired, or the ticks that fired: the answer says all.
+    Else,
+}
+
+impl Asked {
+    /// None where nothing is noted.
+    pub(super) fn of(recent: &Recent, operation: &Operation) -> Option<Asked> {
+        match operation {
+            Operation::Enqueue { batches } => Some(Asked::Enqueue(recent.lanes_of(batches))),
+            Operation::Claim { claim } => Some(Asked::Claim(claim.queue.clone())),
+            Operation::Settle { settlements } => {
+                let outcome = |one: &Settlement| (one.lease, one.outcome.counted());
+                Some(Asked::Settle(settlements.iter().map(outcome).collect()))
+            }
+            Operation::Reap { .. } | Operation::Tick { .. } => Some(Asked::Else),
+            _ => None,
+        }
+    }
+}
+
+impl Recent {
+    fn lanes_of(&self, batches: &[Batch]) -> Vec<Vec<(Option<usize>, u64)>> {
+        let mut state = self.state();
+        let one = |trigger: &NewTrigger, state: &mut State| {
+            let key = trigger.keyed.as_ref().map(|keyed| &keyed.key);
+            (state.lane(&trigger.queue, &trigger.task), self.hash(key, state))
+        };
+        let of = |batch: &Batch, state: &mut State| {
+            batch.triggers.iter().map(|trigger| one(trigger, state)).collect()
+        };
+        batches.iter().map(|batch| of(batch, &mut state)).collect()
+    }
+
+    /// The number of a key among hashes, and its name where it is new; 0 for none.
+    fn hash(&self, key: Option<&Key>, state: &mut State) -> u64 {
+        let Some(key) = key else { return 0 };
+        let hash = self.hash_of(key);
+        state.names.learn(hash, key);
+        hash
+    }
+
+    /// Notes an answer.
+    pub(super) fn note(&self, now: Now, asked: Asked, answer: &Answer) {
+        let mut state = self.state();
+        match (asked, answer) {
+            (Asked::Enqueue(lanes), Answer::Enqueue(answers)) => {
+                let at = now.unwrap_or_else(|| state.now());
+                state.enqueued(at, &lanes, answers);
+            }
+            (Asked::Claim(queue), Answer::Claim(claimed)) => {
+                self.claimed(&mut state, &queue, claimed)
+            }
+            (Asked::Settle(outcomes), Answer::Settle(settled)) => {
+                let at = now.unwrap_or_else(|| state.now());
+                state.settled(at, &outcomes, settled);
+            }
+            (Asked::Else, Answer::Reap(expired)) => {
+                let at = now.unwrap_or_else(|| state.now());
+                state.expired(at, expired);
+            }
+            (Asked::Else, Answer::Tick(ticked)) => state.fired(ticked.now, &ticked.fired),
+            _ => {}
+        }
+    }
+
+    fn claimed(&self, state: &mut State, queue: &QueueName, claimed: &Claimed) {
+        state.is_now(claimed.now);
+        for job in &claimed.jobs {
+            let Some(at) = state.lane(queue, &job.task) else { continue };
+            let key = self.hash(job.key.as_ref(), state);
+            let is_first = job.attempt <= 1;
+            let run = Run {
+                job: job.id,
+                key,
+                opened: job.first_at,
+                due: job.due_at,
+                started: claimed.now,
+                ended: None,
+                outcome: None,
+                died: false,
+                absorbed_by: None,
+                attempt: job.attempt,
+                triggers: job.triggers,
+            };
+            let late = claimed.now.since(job.due_at);
+            let Some(lane) = state.lanes.get_mut(at) else { continue };
+            lane.count(claimed.now, |tally| {
+                tally.starts += 1;
+                tally.started(late);
+                if is_first {
+                    tally.runs += 1;
+                    tally.saved = tally.saved.saturating_add(job.triggers.saturating_sub(1));
+                }
+            });
+            let number = lane.dropped.saturating_add(lane.runs.len() as u64);
+            lane.runs.push_back(run);
+            state.running.insert(job.id, (at, number));
+            state.runs = state.runs.saturating_add(1);
+        }
+        state.bound();
+    }
+}
+
+impl State {
+    fn enqueued(
+        &mut self,
+        at: Timestamp,
+        lanes: &[Vec<(Option<usize>, u64)>],
+        answers: &[Result<Vec<Receipt>>],
+    ) {
+        for (lanes, answer) in lanes.iter().zip(answers) {
+            let Ok(receipts) = answer else { continue };
+            for ((lane, key), receipt) in lanes.iter().zip(receipts) {
+                if let Some(lane) = lane {
+                    self.receipt(at, *lane, *key, receipt);
+                }
+            }
+        }
+        self.bound();
+    }
+
+    fn receipt(&mut self, at: Timestamp, lane: usize, key: u64, receipt: &Receipt) {
+        let Some(lane) = self.lanes.get_mut(lane) else { return };
+        let (job, joined) = match receipt {
+            Receipt::Accepted { job, .. } => (*job, 0),
+            Receipt::Debounced { job, .. } => (*job, 1),
+            Receipt::Duplicate { .. } | Receipt::Existing { .. } => {
+                lane.count(at, |tally| tally.duplicates += 1);
+                return;
+            }
+            // It counts from the commit of its transaction, which no call shows.
+            _ => return,
+        };
+        lane.count(at, |tally| {
+            tally.triggers += 1;
+            tally.joined += joined;
+        });
+        // Calls answer in any order: the record is in that of time.
+        let at = lane.accepted.back().map_or(at, |last| last.at.max(at));
+        lane.accepted.push_back(Accepted { at, job, key });
+        self.accepted = self.accepted.saturating_add(1);
+    }
+
+    fn fired(&mut self, at: Timestamp, fired: &[Fired]) {
+        self.is_now(at);
+        for one in fired {
+            if let Some(lane) = self.lane(&one.queue, &one.task) {
+                self.receipt(at, lane, 0, &one.receipt);
+            }
+        }
+        self.bound();
+    }
+
+    fn settled(
+        &mut self,
+        at: Timestamp,
+        outcomes: &HashMap<Lease, AttemptOutcome>,
+        settled: &[Settled],
+    ) {
+        for one in settled {
+            let Some(outcome) = outcomes.get(&one.lease) else { continue };
+            if one.became != SettledAs::Refused {
+                self.end(at, one.lease.job, *outcome, one.became);
+            }
+        }
+    }
+
+    fn expired(&mut self, at: Timestamp, expired: &[ExpiredLease]) {
+        for one in expired {
+            self.end(at, one.lease.job, AttemptOutcome::LeaseExpired, one.became);
+        }
+    }
+
+    fn end(&mut self, at: Timestamp, job: JobId, outcome: AttemptOutcome, became: SettledAs) {
+        // An attempt that another process claimed is none of this record.
+        let Some((lane, number)) = self.running.remove(&job) else { return };
+        let Some(lane) = self.lanes.get_mut(lane) else { return };
+        let died = became == SettledAs::Dead;
+        lane.count(at, |tally| {
+            tally.succeeded += u64::from(outcome == AttemptOutcome::Succeeded);
+            tally.failed += u64::from(is_failure(outcome));
+            tally.dead += u64::from(died);
+        });
+        let Some(run) = lane.run(number) else { return };
+        run.ended = Some(at);
+        run.outcome = Some(outcome);
+        run.died = died;
+        if let SettledAs::Absorbed { by, .. } = became {
+            run.absorbed_by = Some(by);
+        }
+    }
+
+    /// The number of a task's lane; none where there are too many.
+    pub(super) fn lane(&mut self, queue: &QueueName, task: &TaskName) -> Option<usize> {
+        if let Some(at) = self.numbers.get(queue).and_then(|tasks| tasks.get(task)) {
+            return Some(*at);
+        }
+        self.add_lane(queue, task)
+    }
+}
+
+pub(super) fn is_failure(outcome: AttemptOutcome) -> bool {
+    use AttemptOutcome::{Failed, LeaseExpired, Panicked, TimedOut};
+    matches!(outcome, Failed | Panicked | TimedOut | LeaseExpired)
+}
