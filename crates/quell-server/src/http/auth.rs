@@ -129,19 +129,25 @@ pub(super) async fn admit(State(api): State<Api>, mut request: Request, next: Ne
 }
 
 /// Keeps responses out of caches and other pages, and names the scheme where a token is asked for.
-pub(super) async fn private(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let is_tls = request.extensions().get::<Peer>().is_some_and(Peer::is_tls);
+pub(super) async fn private(request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let headers = answer.headers_mut();
-    if is_tls && api.strict_transport {
-        let year = HeaderValue::from_static("max-age=31536000");
-        headers.insert(STRICT_TRANSPORT_SECURITY, year);
-    }
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if answer.status() == StatusCode::UNAUTHORIZED {
         answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+/// Has browsers use HTTPS only from now on, where the configuration says so.
+pub(super) async fn strict(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let is_tls = request.extensions().get::<Peer>().is_some_and(Peer::is_tls);
+    let mut answer = next.run(request).await;
+    if is_tls && api.strict_transport {
+        let year = HeaderValue::from_static("max-age=31536000");
+        answer.headers_mut().insert(STRICT_TRANSPORT_SECURITY, year);
     }
     answer
 }

@@ -196,8 +196,19 @@ pub fn hosts(addresses: impl Iterator<Item = SocketAddr>, more: Vec<String>) -> 
     own.into_iter().chain(ips).chain(more).collect()
 }
 
-/// All routes behind the checks.
+/// The pages for people, and below them the API for all that no page answers.
 pub fn router(api: Api) -> Router {
+    let routes = api_router(api.clone());
+    quell_ui::Page::new(routes.clone())
+        .carry::<Peer>()
+        .into_router()
+        .layer(from_fn(bounds::bounds))
+        .layer(from_fn_with_state(api, auth::strict))
+        .fallback_service(routes)
+}
+
+/// All routes of the API behind the checks.
+fn api_router(api: Api) -> Router {
     let max_body = api.max_body;
     // They have proofs of their own, or need none.
     let open_routes =
@@ -212,7 +223,8 @@ pub fn router(api: Api) -> Router {
         .layer(from_fn_with_state(api.clone(), auth::admit))
         .merge(open_routes.method_not_allowed_fallback(wrong_method))
         .layer(from_fn(bounds::bounds))
-        .layer(from_fn_with_state(api.clone(), auth::private));
+        .layer(from_fn(auth::private))
+        .layer(from_fn_with_state(api.clone(), auth::strict));
     #[cfg(feature = "otel")]
     let routes = routes.layer(from_fn(crate::otel::request_span));
     routes.with_state(api)

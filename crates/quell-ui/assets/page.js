@@ -1,0 +1,107 @@
+// Quell's pages work without this: it adds keys, a theme, copying and fresh times. No value becomes HTML.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const one = (selector, within) => (within || document).querySelector(selector);
+  const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
+  root.classList.add("has-script");
+
+  // The theme: the system's, until the button says another.
+  const kept = { get: () => { try { return localStorage.getItem("quell-theme"); } catch { return null; } } };
+  const dark = () => root.dataset.theme
+    ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  if (["light", "dark"].includes(kept.get())) root.dataset.theme = kept.get();
+  one("#theme")?.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try { localStorage.setItem("quell-theme", root.dataset.theme); } catch { /* It lasts for this page. */ }
+  });
+
+  const say = (text) => {
+    const line = document.createElement("p");
+    line.className = "notice";
+    line.textContent = text;
+    one("#notice")?.replaceChildren(line);
+  };
+
+  // Copying: a button for each block that has something to copy.
+  for (const block of all("[data-copy]")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "quiet";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", "Copy " + (block.dataset.copy || "the text"));
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(block.textContent);
+        say("Copied.");
+      } catch {
+        getSelection().selectAllChildren(block);
+        say("Selected: copy it with your keyboard.");
+      }
+    });
+    block.after(button);
+  }
+
+  // Relative times stay right while the page is open.
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const relative = (apart) => {
+    const length = Math.abs(apart) / 1000;
+    const unit = units.find(([seconds]) => length >= seconds);
+    if (!unit) return "now";
+    const text = Math.floor(length / unit[0]) + " " + unit[1];
+    return apart <= 0 ? text + " ago" : "in " + text;
+  };
+  const refresh = () => {
+    if (document.hidden) return;
+    for (const time of all("time[datetime]")) {
+      const at = Date.parse(time.dateTime);
+      if (!Number.isNaN(at)) time.textContent = relative(at - Date.now());
+    }
+  };
+  setInterval(refresh, 15000);
+  document.addEventListener("visibilitychange", refresh);
+
+  // A page with something in progress is loaded again, while it is looked at and no form is filled in.
+  const progress = one("[data-refresh]");
+  if (progress) {
+    setInterval(() => {
+      const busy = document.activeElement?.matches("input, textarea, select");
+      if (!document.hidden && !busy) location.reload();
+    }, 1000 * Math.max(1, Number(progress.dataset.refresh) || 2));
+  }
+
+  // Keys.
+  const help = one("#help");
+  one("#keys")?.addEventListener("click", () => help?.showModal());
+  const rows = () => all("main tbody tr").filter((row) => one("a", row));
+  const move = (step) => {
+    const list = rows();
+    if (!list.length) return;
+    const at = list.findIndex((row) => row.classList.contains("at"));
+    const next = list[Math.min(list.length - 1, Math.max(0, at < 0 ? (step > 0 ? 0 : list.length - 1) : at + step))];
+    list.forEach((row) => row.classList.toggle("at", row === next));
+    one("a", next).focus();
+  };
+  let leads = false;
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target instanceof Element
+      && event.target.matches("input, textarea, select, [contenteditable]");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
+    const wasLed = leads;
+    leads = false;
+    if (wasLed) {
+      const link = all("[data-nav]").find((entry) => entry.dataset.key === event.key);
+      if (link) { event.preventDefault(); link.click(); }
+      return;
+    }
+    switch (event.key) {
+      case "g": leads = true; break;
+      case "/": event.preventDefault(); (one("#filter input") || one("#find"))?.focus(); break;
+      case "j": move(1); break;
+      case "k": move(-1); break;
+      case "n": one("a[rel=next]")?.click(); break;
+      case "?": help?.showModal(); break;
+      default:
+    }
+  });
+})();

@@ -1,0 +1,155 @@
+//! Tasks: a list, and one with its windows and a form to trigger it.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{Method, StatusCode};
+use axum::routing::{get, post};
+use minijinja::context;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::PAGE;
+use super::jobs::STATES;
+use crate::answer::{Answer, Refusal, done, page};
+use crate::api::Call;
+use crate::form::{Fields, Form};
+use crate::site::Site;
+use crate::text::encode;
+use crate::visit::{Visit, shown};
+
+pub(crate) fn routes() -> Router<Site> {
+    Router::new()
+        .route("/tasks", get(list))
+        .route("/tasks/{task}", get(one))
+        .route("/tasks/{task}/trigger", post(trigger))
+        .route("/tasks/{task}/flush", post(flush))
+        .route("/tasks/{task}/cancel", post(cancel))
+        .route("/tasks/{task}/pause", post(pause))
+        .route("/tasks/{task}/resume", post(resume))
+}
+
+/// `GET /tasks`.
+async fn list(visit: Visit) -> Answer {
+    let tasks: Value = visit.get("/v1/tasks").await?;
+    let counts: Value = visit.get("/v1/counts").await?;
+    let empty = Vec::new();
+    let rows = tasks["tasks"].as_array().unwrap_or(&empty).iter().map(|task| {
+        let mut row = task.clone();
+        row["counts"] = of_task(&counts, &task["name"]);
+        row
+    });
+    let tasks = Value::Array(rows.collect());
+    page(&visit, "tasks", "Tasks", "tasks", context! { tasks => shown(&tasks) })
+}
+
+/// How many jobs a task has, by state.
+fn of_task(counts: &Value, task: &Value) -> Value {
+    let mut states = serde_json::Map::new();
+    let all = counts["counts"].as_array().into_iter().flatten();
+    for count in all.filter(|count| count["task"] == *task) {
+        let Some(state) = count["state"].as_str() else { continue };
+        let before = states.get(state).and_then(Value::as_u64).unwrap_or_default();
+        let jobs = count["jobs"].as_u64().unwrap_or_default();
+        states.insert(state.to_owned(), json!(before.saturating_add(jobs)));
+    }
+    Value::Object(states)
+}
+
+/// `POST /tasks/{task}/pause`.
+async fn pause(visit: Visit, Path(task): Path<String>) -> Answer {
+    let path = format!("/v1/tasks/{}/pause", encode(&task));
+    visit.change(Method::POST, &path, visit.by().as_ref()).await?;
+    done(&visit, &format!("/tasks/{}", encode(&task)), "paused")
+}
+
+/// `POST /tasks/{task}/resume`.
+async fn resume(visit: Visit, Path(task): Path<String>) -> Answer {
+    visit.post(&format!("/v1/tasks/{}/resume", encode(&task)), None).await?;
+    done(&visit, &format!("/tasks/{}", encode(&task)), "resumed")
+}
+
+/// `GET /tasks/{task}`.
+async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
+    let below = format!("/v1/tasks/{}", encode(&name));
+    let task: Value = visit.get(&below).await?;
+    let counts: Value = visit.get("/v1/counts").await?;
+    let before = visit.query().only(&["before"]);
+    let windows = format!("{below}/windows?limit={PAGE}&{}", before.encode());
+    let windows = visit.get_if_seen(&windows).await?;
+    let here = visit.url(&format!("/tasks/{}", encode(&name)));
+    let next = windows.as_ref().and_then(|page| page["next_before"].as_str());
+    let own = context! {
+        task => shown(&task),
+        counts => shown(&of_task(&counts, &task["name"])),
+        states => STATES,
+        windows => windows.as_ref().map(shown),
+        next => next.map(|next| format!("{here}?before={}", encode(next))),
+        first => (!before.is_empty()).then_some(here.as_str()),
+        here,
+        may_trigger => visit.may_trigger(&name),
+        lack_trigger => visit.lack(&format!("trigger:{name}")),
+    };
+    page(&visit, "tasks", &format!("Task {name}"), "task", own)
+}
+
+/// A trigger as the API takes it. The payload goes on byte for byte.
+#[derive(Serialize)]
+struct Trigger<'a> {
+    payload: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dedup: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<&'a str>,
+}
+
+/// `POST /tasks/{task}/trigger`.
+async fn trigger(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Answer {
+    let body = serde_json::to_string(&Trigger {
+        payload: document(&visit, form.whole("payload"))?,
+        delay: form.get("delay"),
+        priority: super::priority(&visit, &form)?,
+        partition: form.get("partition"),
+        dedup: form.get("dedup"),
+        idempotency_key: form.get("idempotency_key"),
+    });
+    let path = format!("/v1/tasks/{}/triggers", encode(&task));
+    let reply = visit.ask(Call { method: Method::POST, path: &path, body: body.ok(), tag: None });
+    let receipt: Value = visit.read(&reply.await?)?;
+    let said = receipt["receipt"].as_str().unwrap_or_default();
+    match receipt["job"].as_str() {
+        Some(job) => done(&visit, &format!("/jobs/{}", encode(job)), said),
+        None => done(&visit, &format!("/tasks/{}", encode(&task)), said),
+    }
+}
+
+/// A JSON text of a form.
+pub(super) fn document<'a>(visit: &Visit, text: &'a str) -> Result<&'a RawValue, Refusal> {
+    serde_json::from_str(text).map_err(|error| {
+        let message = format!("The payload is no JSON: {error}.");
+        visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
+    })
+}
+
+/// `POST /tasks/{task}/flush`.
+async fn flush(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Answer {
+    window(&visit, &task, &form, "flush", "flushed").await
+}
+
+/// `POST /tasks/{task}/cancel`.
+async fn cancel(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Answer {
+    window(&visit, &task, &form, "cancel", "window-cancelled").await
+}
+
+async fn window(visit: &Visit, task: &str, form: &Fields, what: &str, said: &str) -> Answer {
+    let task = encode(task);
+    let body = json!({ "key": form.whole("key") });
+    visit.post(&format!("/v1/tasks/{task}/windows/{what}"), Some(&body)).await?;
+    done(visit, &format!("/tasks/{task}"), said)
+}

@@ -1,0 +1,234 @@
+//! One request for a page: its caller, its session, and what it asks of the API.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, NestedPath};
+use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use minijinja::context;
+use minijinja::value::{Serde, Value as Shown};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::answer::{Refusal, Refused};
+use crate::api::{self, Call, Reply};
+use crate::form::Fields;
+use crate::site::Site;
+use crate::{pages, text, view};
+
+/// A request for a page.
+#[derive(Clone)]
+pub(crate) struct Visit(Arc<Inner>);
+
+struct Inner {
+    site: Site,
+    headers: HeaderMap,
+    extensions: Extensions,
+    prefix: String,
+    /// The path below the prefix.
+    path: String,
+    query: Fields,
+    is_safe: bool,
+    session: Session,
+}
+
+/// Who looks at a page, as the API says.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Session {
+    #[serde(default)]
+    name: Option<String>,
+    /// None where everything is permitted, as no token is asked for.
+    #[serde(default)]
+    scopes: Option<Vec<String>>,
+    /// The end of a browser's session; none of a token.
+    #[serde(default)]
+    expires_at: Option<String>,
+}
+
+impl Session {
+    fn has(&self, scope: &str) -> bool {
+        let Some(scopes) = &self.scopes else { return true };
+        let implied: &[&str] = if scope == "read" { &["operate", "admin"] } else { &["admin"] };
+        scopes.iter().any(|has| has == scope || implied.contains(&has.as_str()))
+    }
+
+    fn may_trigger(&self, task: &str) -> bool {
+        let patterns = self.scopes.iter().flatten().filter_map(|has| has.strip_prefix("trigger:"));
+        let matches = |pattern: &str| match pattern.strip_suffix('*') {
+            Some(beginning) => task.starts_with(beginning),
+            None => pattern == task,
+        };
+        self.has("trigger") || patterns.into_iter().any(matches)
+    }
+}
+
+impl FromRequestParts<Site> for Visit {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Response> {
+        let headers = api::of_caller(&parts.headers, site.admit(parts)?);
+        let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
+        let prefix = site.given_prefix().or(nested).unwrap_or_default();
+        let mut inner = Inner {
+            headers,
+            extensions: site.carried(&parts.extensions),
+            prefix: prefix.trim_end_matches('/').to_owned(),
+            path: parts.uri.path().to_owned(),
+            query: Fields::parse(parts.uri.query().unwrap_or_default().as_bytes()),
+            is_safe: matches!(parts.method, Method::GET | Method::HEAD),
+            session: Session::default(),
+            site: site.clone(),
+        };
+        let call = Call::get("/v1/session");
+        let reply = api::ask(site.api(), &inner.headers, &inner.extensions, call).await;
+        if reply.status.is_success() {
+            inner.session = reply.json().unwrap_or_default();
+        }
+        let visit = Visit(Arc::new(inner));
+        // A server without tokens has no sessions.
+        if reply.status.is_success() || reply.status == StatusCode::NOT_FOUND {
+            return Ok(visit);
+        }
+        Err(Refusal::of(&visit, &reply).into_response())
+    }
+}
+
+impl Visit {
+    pub(crate) fn site(&self) -> &Site {
+        &self.0.site
+    }
+
+    /// The parameters of the page's own query.
+    pub(crate) fn query(&self) -> &Fields {
+        &self.0.query
+    }
+
+    /// The address of a path of these pages.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.0.prefix)
+    }
+
+    /// Whether the caller may do what a scope permits, as far as these pages are concerned.
+    pub(crate) fn may(&self, scope: &str) -> bool {
+        let is_change = !matches!(scope, "read" | "payload");
+        self.0.session.has(scope) && !(is_change && self.site().is_read_only())
+    }
+
+    pub(crate) fn may_trigger(&self, task: &str) -> bool {
+        self.0.session.may_trigger(task) && !self.site().is_read_only()
+    }
+
+    /// Why the caller may not do what a scope permits.
+    pub(crate) fn lack(&self, scope: &str) -> String {
+        if self.site().is_read_only() && !matches!(scope, "read" | "payload") {
+            return "These pages are read-only.".to_owned();
+        }
+        format!("Your token does not have the scope {scope}.")
+    }
+
+    /// Where to go on after a login: the page, or of a form the page that has it.
+    pub(crate) fn after_login(&self) -> String {
+        let Inner { path, query, is_safe, .. } = &*self.0;
+        let page =
+            if *is_safe { path } else { path.rsplit_once('/').map_or("/", |(page, _)| page) };
+        let query = if *is_safe { query.encode() } else { String::new() };
+        let mark = if query.is_empty() { "" } else { "?" };
+        self.url(&format!("{page}{mark}{query}"))
+    }
+
+    /// What the API says, whatever its status is.
+    pub(crate) async fn ask(&self, call: Call<'_>) -> Result<Reply, Refusal> {
+        if call.method != Method::GET && self.site().is_read_only() {
+            return Err(self.refuse(StatusCode::FORBIDDEN, "These pages are read-only."));
+        }
+        let inner = &*self.0;
+        Ok(api::ask(self.site().api(), &inner.headers, &inner.extensions, call).await)
+    }
+
+    /// What the API has at a path.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refusal> {
+        let reply = self.ask(Call::get(path)).await?;
+        self.read(&reply)
+    }
+
+    /// The same, or nothing where the caller may not see it or it is not there.
+    pub(crate) async fn get_if_seen(&self, path: &str) -> Result<Option<Value>, Refusal> {
+        let reply = self.ask(Call::get(path)).await?;
+        if matches!(reply.status, StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) {
+            return Ok(None);
+        }
+        self.read(&reply).map(Some)
+    }
+
+    /// Asks for a change.
+    pub(crate) async fn change(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Refusal> {
+        let body = body.map(Value::to_string);
+        let reply = self.ask(Call { method, path, body, tag: None }).await?;
+        self.read(&reply)
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+        self.change(Method::POST, path, body).await
+    }
+
+    /// The body of a pause: the name of the caller, where it is known.
+    pub(crate) fn by(&self) -> Option<Value> {
+        self.0.session.name.as_ref().map(|name| serde_json::json!({ "by": name }))
+    }
+
+    /// Reads an answer that is none of a failure.
+    pub(crate) fn read<T: DeserializeOwned>(&self, reply: &Reply) -> Result<T, Refusal> {
+        if !reply.status.is_success() {
+            return Err(Refusal::of(self, reply));
+        }
+        reply.json().map_err(|error| {
+            let message = format!("The answer of the API cannot be read: {error}.");
+            self.refuse(StatusCode::BAD_GATEWAY, &message)
+        })
+    }
+
+    pub(crate) fn refuse(&self, status: StatusCode, message: &str) -> Refusal {
+        Refusal::new(self, Refused { status, message: message.to_owned(), field: None, id: None })
+    }
+
+    /// What each template may use, as `v`.
+    pub(crate) fn context(&self, page: &str, title: &str) -> Shown {
+        const SCOPES: [&str; 4] = ["read", "payload", "operate", "admin"];
+        let inner = &*self.0;
+        let may = SCOPES.map(|scope| (scope, self.may(scope)));
+        let lacks = SCOPES.map(|scope| (scope, self.lack(scope)));
+        let is_known = |entry: &&pages::Entry| entry.scope.is_none_or(|scope| self.may(scope));
+        let nav = pages::NAVIGATION.iter().filter(is_known).map(|entry| {
+            context! { name => entry.name, label => entry.label, path => entry.path, key => entry.key }
+        });
+        let field = |name: &str| inner.query.get(name).unwrap_or_default();
+        context! {
+            page, title,
+            prefix => inner.prefix.as_str(),
+            path => inner.path.as_str(),
+            here => self.after_login(),
+            nav => nav.collect::<Vec<_>>(),
+            may => view::map(may),
+            lacks => view::map(lacks),
+            read_only => self.site().is_read_only(),
+            notice => text::notice(field("done"), field("n")),
+            session => context! {
+                name => inner.session.name.as_deref(),
+                scopes => inner.session.scopes.as_ref().map(|scopes| scopes.join(", ")),
+                is_browser => inner.session.expires_at.is_some(),
+            },
+        }
+    }
+}
+
+/// A value of the API in a template.
+pub(crate) fn shown(value: &Value) -> Shown {
+    Shown::from(Serde(value))
+}

@@ -1,0 +1,4 @@
+//! The pages over an API that a test makes up.
+
+#[cfg(test)]
+mod nested;
