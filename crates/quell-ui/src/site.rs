@@ -22,7 +22,7 @@ use crate::{answer, assets, pages};
 const MAX_FORM: usize = 24 << 20;
 
 pub(crate) type Api = BoxCloneSyncService<Request<Body>, Response, Infallible>;
-type Hook = Arc<dyn Fn(&Parts) -> Result<HeaderMap, Response> + Send + Sync>;
+type Hook = Arc<dyn Fn(&Parts) -> Result<HeaderMap, Box<Response>> + Send + Sync>;
 type Carry = fn(&Extensions, &mut Extensions);
 
 /// The pages over an API.
@@ -82,7 +82,7 @@ impl Page {
     #[must_use]
     pub fn authenticate<F>(mut self, hook: F) -> Self
     where
-        F: Fn(&Parts) -> Result<HeaderMap, Response> + Send + Sync + 'static,
+        F: Fn(&Parts) -> Result<HeaderMap, Box<Response>> + Send + Sync + 'static,
     {
         self.site.hook = Some(Arc::new(hook));
         self
@@ -149,8 +149,7 @@ impl Site {
     }
 
     /// What the hook says of a request.
-    #[expect(clippy::result_large_err, reason = "the response of a hook is that of the request")]
-    pub(crate) fn admit(&self, parts: &Parts) -> Result<HeaderMap, Response> {
+    pub(crate) fn admit(&self, parts: &Parts) -> Result<HeaderMap, Box<Response>> {
         self.settings.hook.as_ref().map_or_else(|| Ok(HeaderMap::new()), |hook| hook(parts))
     }
 

@@ -68,7 +68,8 @@ impl FromRequestParts<Site> for Visit {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Response> {
-        let headers = api::of_caller(&parts.headers, site.admit(parts)?);
+        let headers =
+            api::of_caller(&parts.headers, site.admit(parts).map_err(|refusal| *refusal)?);
         let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
         let prefix = site.given_prefix().or(nested).unwrap_or_default();
         let mut inner = Inner {

@@ -32,7 +32,7 @@ async fn start(State(site): State<Site>, mut request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let headers = match site.admit(&parts) {
         Ok(replaced) => api::of_caller(&parts.headers, replaced),
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let carried = site.carried(&parts.extensions);
     api::ask(site.api(), &headers, &carried, Call::get("/")).await.into_response()

@@ -118,7 +118,9 @@ async fn a_hook_admits_callers_and_gives_them_tokens() {
     let asked = Asked::default();
     let page = Page::new(api(&asked)).carry::<Address>().authenticate(|parts| {
         if !parts.headers.contains_key("x-user") {
-            return Err((StatusCode::SEE_OTHER, [(LOCATION, "/sign-in")]).into_response());
+            return Err(Box::new(
+                (StatusCode::SEE_OTHER, [(LOCATION, "/sign-in")]).into_response(),
+            ));
         }
         let token = HeaderValue::from_static("Bearer of-the-user");
         Ok(HeaderMap::from_iter([(AUTHORIZATION, token)]))
