@@ -14,6 +14,7 @@
   one("#theme")?.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
     try { localStorage.setItem("quell-theme", root.dataset.theme); } catch { /* It lasts for this page. */ }
+    document.dispatchEvent(new Event("quell:theme"));
   });
 
   const say = (text) => {
@@ -59,6 +60,7 @@
     }
   };
   setInterval(refresh, 15000);
+  document.addEventListener("quell:times", refresh);
   document.addEventListener("visibilitychange", refresh);
 
   // A page with something in progress is loaded again, while it is looked at and no form is filled in.

@@ -101,6 +101,24 @@ pub(crate) fn of_caller(headers: &HeaderMap, replaced: HeaderMap) -> HeaderMap {
     kept
 }
 
+/// What the API has at a path, as it comes.
+pub(crate) async fn stream(
+    api: Api,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    path: &str,
+) -> Response {
+    let mut request = Request::new(Body::empty());
+    let Ok(uri) = path.parse() else { return StatusCode::BAD_REQUEST.into_response() };
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers.clone();
+    *request.extensions_mut() = extensions.clone();
+    match api.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
 /// Asks the API. An answer that cannot be read is 502.
 pub(crate) async fn ask(
     api: Api,

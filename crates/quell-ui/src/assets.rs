@@ -78,8 +78,13 @@ impl Asset {
 
 impl Assets {
     pub(crate) fn new() -> Self {
-        let script = include_str!("../assets/page.js");
-        let styles = include_str!("../assets/page.css");
+        let script = concat!(
+            include_str!("../assets/page.js"),
+            include_str!("../assets/live.js"),
+            include_str!("../assets/timeline.js"),
+        );
+        let styles =
+            concat!(include_str!("../assets/page.css"), include_str!("../assets/overview.css"),);
         let icon = include_str!("../assets/icon.svg");
         Assets {
             script: Asset::new("page", "js", "text/javascript; charset=utf-8", script),

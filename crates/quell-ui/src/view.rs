@@ -1,5 +1,7 @@
 //! Templates. Every value is escaped, but for what the functions here make of it.
 
+use std::fmt::Write as _;
+
 use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
@@ -13,11 +15,13 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("error", include_str!("templates/error.html")),
     ("jobs", include_str!("templates/jobs.html")),
     ("layout", include_str!("templates/layout.html")),
+    ("overview", include_str!("templates/overview.html")),
     ("pager", include_str!("templates/pager.html")),
     ("pause", include_str!("templates/pause.html")),
     ("rows", include_str!("templates/rows.html")),
     ("task", include_str!("templates/task.html")),
     ("tasks", include_str!("templates/tasks.html")),
+    ("timeline", include_str!("templates/timeline.html")),
 ];
 
 /// The templates with their functions.
@@ -54,6 +58,11 @@ impl Views {
             let cut: String = text.chars().take(most).collect();
             if cut.len() == text.len() { cut } else { format!("{cut}…") }
         });
+        engine.add_filter("late", |millis: Value| match f64::try_from(millis) {
+            Ok(millis) => Value::from(text::seconds(millis / 1_000.0)),
+            Err(_) => dash("–"),
+        });
+        engine.add_function("spark", |minutes: Value, of: usize| spark(&minutes, of));
         engine.add_filter("shell", |word: Value| text::shell(&plain(&word)));
         Views { engine }
     }
@@ -75,6 +84,25 @@ impl Views {
     fn render(&self, template: &str, values: &Value) -> Result<String, minijinja::Error> {
         self.engine.get_template(template)?.render(values)
     }
+}
+
+/// The bars of a series of minutes as an SVG path; `of` says which of their numbers. All series of a task have
+/// the scale of its triggers and runs.
+fn spark(minutes: &Value, of: usize) -> String {
+    let number = |minute: &Value, at: usize| {
+        minute.get_item_by_index(at).ok().and_then(|n| f64::try_from(n).ok()).unwrap_or_default()
+    };
+    let all: Vec<Value> = minutes.try_iter().map(Iterator::collect).unwrap_or_default();
+    let top = all.iter().flat_map(|minute| [number(minute, 0), number(minute, 1)]);
+    let top = top.fold(1.0, f64::max);
+    let mut path = String::new();
+    for (at, minute) in all.iter().enumerate() {
+        let height = 24.0 * number(minute, of) / top;
+        if height > 0.0 {
+            let _infallible = write!(path, "M{} 24V{:.1}h1.6V24z", 2 * at, 24.0 - height.max(1.0));
+        }
+    }
+    path
 }
 
 /// A part of a page that several templates have: `part("pause", v=v, path=…)`.

@@ -154,6 +154,12 @@ impl Visit {
         self.read(&reply)
     }
 
+    /// The answer of the API as it comes.
+    pub(crate) async fn stream(&self, path: &str) -> Response {
+        let inner = &*self.0;
+        api::stream(self.site().api(), &inner.headers, &inner.extensions, path).await
+    }
+
     /// The same, or nothing where the caller may not see it or it is not there.
     pub(crate) async fn get_if_seen(&self, path: &str) -> Result<Option<Value>, Refusal> {
         let reply = self.ask(Call::get(path)).await?;

@@ -4,8 +4,9 @@
 //! a login the browser goes on to that page.
 
 mod jobs;
-mod start;
+mod overview;
 mod tasks;
+mod timeline;
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -42,12 +43,20 @@ const fn entry(
 }
 
 /// The navigation.
-pub(crate) const NAVIGATION: &[Entry] =
-    &[entry("jobs", "Jobs", "/jobs", "j"), entry("tasks", "Tasks", "/tasks", "t")];
+pub(crate) const NAVIGATION: &[Entry] = &[
+    entry("overview", "Overview", "/", "o"),
+    entry("timeline", "Timeline", "/timeline", "b"),
+    entry("jobs", "Jobs", "/jobs", "j"),
+    entry("tasks", "Tasks", "/tasks", "t"),
+];
 
 /// The routes of all pages.
 pub(crate) fn routes() -> Router<Site> {
-    Router::new().merge(start::routes()).merge(jobs::routes()).merge(tasks::routes())
+    Router::new()
+        .merge(overview::routes())
+        .merge(timeline::routes())
+        .merge(jobs::routes())
+        .merge(tasks::routes())
 }
 
 /// The answer to a path that no page has.

@@ -1,4 +1,4 @@
-//! `/`: pages for people, and the API's own index for programs.
+//! `/`: the overview for people, the API's own index for programs, and the events behind live pages.
 
 use axum::RequestExt;
 use axum::Router;
@@ -6,17 +6,16 @@ use axum::extract::{Request, State};
 use axum::http::header::ACCEPT;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use minijinja::context;
+use serde_json::Value;
 
-use crate::answer;
+use crate::answer::{Answer, page};
 use crate::api::{self, Call};
 use crate::site::Site;
-use crate::visit::Visit;
-
-/// Where people begin.
-const FIRST: &str = "/tasks";
+use crate::visit::{Visit, shown};
 
 pub(crate) fn routes() -> Router<Site> {
-    Router::new().route("/", get(start))
+    Router::new().route("/", get(start)).route("/live", get(live))
 }
 
 /// `GET /`.
@@ -25,7 +24,7 @@ async fn start(State(site): State<Site>, mut request: Request) -> Response {
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());
     if accepted.any(|value| value.contains("text/html")) {
         return match request.extract_parts_with_state::<Visit, _>(&site).await {
-            Ok(visit) => answer::go(&visit.url(FIRST)).into_response(),
+            Ok(visit) => overview(visit).await.into_response(),
             Err(refusal) => refusal,
         };
     }
@@ -36,4 +35,22 @@ async fn start(State(site): State<Site>, mut request: Request) -> Response {
     };
     let carried = site.carried(&parts.extensions);
     api::ask(site.api(), &headers, &carried, Call::get("/")).await.into_response()
+}
+
+async fn overview(visit: Visit) -> Answer {
+    let overview: Value = visit.get("/v1/overview").await?;
+    let week = &overview["week"];
+    let number = |name: &str| week[name].as_f64().unwrap_or_default();
+    let covered = number("runs") + number("saved");
+    let saved = (covered > 0.0).then(|| 100.0 * number("saved") / covered);
+    let own = context! {
+        o => shown(&overview),
+        saved => saved.map(|share| format!("{share:.1}")),
+    };
+    page(&visit, "overview", "Overview", "overview", own)
+}
+
+/// `GET /live`: the API's events, as they come.
+async fn live(visit: Visit) -> Response {
+    visit.stream("/v1/events").await
 }
