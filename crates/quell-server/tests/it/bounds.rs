@@ -235,6 +235,35 @@ async fn r05_a_batch_holds_10_000_triggers_and_not_one_more() {
 }
 
 #[tokio::test]
+async fn an_import_holds_200_jobs_and_a_renewal_1_000_leases_and_not_one_more() {
+    let tasks = "[tasks.dies]\nretry = { max_attempts = 1 }\nexec = { command = [\"false\"] }\n\
+                 [tasks.pulled]\npull = true\n";
+    let served = serve(tasks).await;
+    let dead = served.trigger("dies", "{}").await["job"].clone();
+    served.ended(&dead, quell::JobState::Dead).await;
+    let export = served.get("/v1/dead/exports").await.1["exports"][0].clone();
+    let import = |count: usize| json!({ "exports": vec![export.clone(); count] }).to_string();
+    let (status, refused) = served.post("/v1/dead/import", &import(201)).await;
+    assert_eq!((status, &refused["error"]["field"]), (422, &json!("exports")), "{refused}");
+    let (status, imported) = served.post("/v1/dead/import", &import(200)).await;
+    assert_eq!((status, imported["jobs"].as_array().map(Vec::len)), (200, Some(200)), "{imported}");
+
+    served.trigger("pulled", "{}").await;
+    let claim = r#"{"tasks":["pulled"],"process":{"incarnation":1}}"#;
+    let (status, claimed) = served.post("/v1/workers/w/claim", claim).await;
+    assert_eq!(status, 200, "{claimed}");
+    let lease = json!({ "lease": claimed["jobs"][0]["lease"] });
+    let renew = |count: usize| {
+        json!({ "leases": vec![lease.clone(); count], "process": { "incarnation": 1 } }).to_string()
+    };
+    let (status, refused) = served.post("/v1/workers/w/renew", &renew(1_001)).await;
+    assert_eq!((status, &refused["error"]["field"]), (422, &json!("leases")), "{refused}");
+    let (status, renewed) = served.post("/v1/workers/w/renew", &renew(1_000)).await;
+    assert_eq!((status, renewed["leases"].as_array().map(Vec::len)), (200, Some(1_000)), "{renewed}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn dead_jobs_of_known_tasks_are_counted_from_zero() {
     let served = serve(TASKS).await;
     let (_, page) = served.get("/metrics").await;
