@@ -41,6 +41,10 @@ pub struct FilterText {
     #[arg(long, value_name = "TEXT", value_parser = as_option("error"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Only with this cause of their last error, as `quell dead causes` shows it.
+    #[arg(long, value_name = "CAUSE", value_parser = as_option("cause"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Only those whose first trigger was accepted longer ago than this, such as `1h30m`.
     #[arg(long, value_name = "DURATION", value_parser = as_option("age"))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,8 +57,8 @@ pub struct FilterText {
 
 impl FilterText {
     /// The names of its members.
-    pub const NAMES: [&'static str; 8] =
-        ["task", "queue", "state", "key", "partition", "error", "age", "late"];
+    pub const NAMES: [&'static str; 9] =
+        ["task", "queue", "state", "key", "partition", "error", "cause", "age", "late"];
 
     /// The member of a name, to be set.
     pub fn member(&mut self, name: &str) -> Option<&mut Option<String>> {
@@ -65,6 +69,7 @@ impl FilterText {
             "key" => &mut self.key,
             "partition" => &mut self.partition,
             "error" => &mut self.error,
+            "cause" => &mut self.cause,
             "age" => &mut self.age,
             "late" => &mut self.late,
             _ => return None,
@@ -101,6 +106,7 @@ impl FilterText {
             },
             partition: read("partition", &self.partition, Key::new)?,
             error: self.error.clone(),
+            cause: self.cause.clone(),
             age: read("age", &self.age, length)?,
             late: read("late", &self.late, length)?,
         };
@@ -146,8 +152,9 @@ mod tests {
 
     #[test]
     fn r40_every_member_is_read_and_an_error_names_it() {
-        let good = ["mail", "default", "dead", "k", "acme", "timed out", "1h30m", "5m"];
-        let bad = ["a b", "", "deaf", "", "", "", "soon", "0s"];
+        let good =
+            ["mail", "default", "dead", "k", "acme", "timed out", "no answer in Ns", "1h30m", "5m"];
+        let bad = ["a b", "", "deaf", "", "", "", "", "soon", "0s"];
         for (name, (good, bad)) in FilterText::NAMES.into_iter().zip(good.into_iter().zip(bad)) {
             let with = |value: &str| {
                 let mut text = FilterText::default();

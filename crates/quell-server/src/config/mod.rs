@@ -37,6 +37,7 @@ pub use changes::{Change, changes};
 use key_template::KeyTemplate;
 pub use listen::{Listen, Place, SessionTimes, TrustedProxies};
 pub use otel::{Otel, Sampling};
+pub(crate) use tasks::HTTP_TIMEOUT;
 
 use crate::access::Tokens;
 use crate::alerts::DeclaredAlert;

@@ -21,7 +21,7 @@ use crate::secrets::Secrets;
 /// How much longer than its timeout an attempt may take to end in good order.
 const WRAP_UP: Duration = Duration::from_secs(5);
 /// How long an HTTP call may take when the task names no timeout.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

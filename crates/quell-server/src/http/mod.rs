@@ -23,6 +23,7 @@ mod objects;
 mod openapi;
 mod overview;
 mod peer;
+mod policy;
 mod pull;
 mod queues;
 mod quiet;
@@ -303,6 +304,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(queues::resume))
         .routes(routes!(tasks::list))
         .routes(routes!(tasks::show, tasks::put))
+        .routes(routes!(policy::show))
         .routes(routes!(tasks::pause))
         .routes(routes!(tasks::resume))
         .routes(routes!(schedules::list))

@@ -280,7 +280,8 @@ async fn shown(
     access: &Access,
     name: &ScheduleName,
 ) -> Result<Json<view::Schedule>, ApiError> {
-    let mut shown = view::Schedule::from(&find(api, name).await?);
+    let info = find(api, name).await?;
+    let mut shown = view::Schedule::from(&info).with_upcoming(&info);
     hide(access, &mut shown);
     Ok(Json(shown))
 }

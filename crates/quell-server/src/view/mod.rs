@@ -10,6 +10,7 @@ mod dead;
 mod done;
 mod job;
 mod overview;
+mod policy;
 mod pull;
 mod queue;
 mod receipt;
@@ -38,6 +39,7 @@ pub use overview::{
     Issue, KeyTicksOf, Mark, Marks, Numbers, OpenWindow, Overview, Present, Run, TaskActivity,
     Timeline,
 };
+pub use policy::{SettingOrigin, TaskPolicy, TaskSetting};
 pub use pull::{
     LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,
     SettledJobs, SettlementError,

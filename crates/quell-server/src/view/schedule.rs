@@ -1,12 +1,15 @@
 //! Schedules (R36).
 
 use quell::schedule::{CatchUp, ScheduleInfo, ScheduleName, ScheduleState, Spec};
-use quell::{Key, QueueName, TaskName};
+use quell::{Key, QueueName, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Document, MissedTicks, there};
 use crate::config::duration::exact;
+
+/// How many ticks to come are shown.
+const UPCOMING: usize = 5;
 
 /// A schedule; `plan` is when it ticks, for people.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -52,6 +55,10 @@ pub struct Schedule {
     /// Where its intervals begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anchor: Option<String>,
+    /// The next ticks in the time zone of the plan, where one schedule is asked for; none of a paused one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub upcoming: Vec<String>,
 }
 
 /// All schedules.
@@ -81,6 +88,7 @@ impl From<&ScheduleInfo> for Schedule {
             zone: None,
             every: None,
             anchor: None,
+            upcoming: Vec::new(),
         };
         match &schedule.spec {
             Spec::Cron(cron) => {
@@ -96,6 +104,25 @@ impl From<&ScheduleInfo> for Schedule {
             }
         }
         shown
+    }
+}
+
+impl Schedule {
+    /// The same with its next ticks.
+    #[must_use]
+    pub fn with_upcoming(mut self, info: &ScheduleInfo) -> Self {
+        let Some(next) = info.next.filter(|_| info.state == ScheduleState::Active) else {
+            return self;
+        };
+        let zone = self.zone.as_deref().unwrap_or("UTC").to_owned();
+        let shown = |tick: Timestamp| {
+            let moment = jiff::Timestamp::from_microsecond(tick.as_micros()).ok()?;
+            Some(moment.in_tz(&zone).ok()?.to_string())
+        };
+        let later = info.schedule.spec.ticks(next);
+        self.upcoming =
+            std::iter::once(next).chain(later).take(UPCOMING).filter_map(shown).collect();
+        self
     }
 }
 

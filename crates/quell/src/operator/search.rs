@@ -1,4 +1,4 @@
-//! Jobs found by more than stores filter by: partition, error, age and lateness.
+//! Jobs found by more than stores filter by: partition, error, cause, age and lateness.
 //!
 //! A store lists by its own filter, and the rest is compared here, page by page. Invariant: a call
 //! reads at most [`JobPage::MAX_JOBS`] jobs, and its cursor leads to the others.
@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use quell_core::window::Window;
-use quell_core::{DeadFilter, Error, Job, JobFilter, JobId, JobState, Key, Result, Timestamp};
+use quell_core::{
+    DeadFilter, Error, Job, JobFilter, JobId, JobState, Key, Result, Timestamp, cause,
+};
 
 use crate::Quell;
 
@@ -29,6 +31,9 @@ pub struct JobSearch {
     pub partition: Option<Key>,
     /// Only with this text in their last error; without regard to ASCII case.
     pub error: Option<String>,
+    /// Only with this [cause](quell_core::cause::of) of their last error, as
+    /// [causes of death](crate::dead::DeadCause) are named.
+    pub cause: Option<String>,
     /// Only those whose first trigger was accepted longer ago than this.
     pub age: Option<Duration>,
     /// Only those that wait and have been due for longer than this.
@@ -57,6 +62,10 @@ impl JobSearch {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
     pub fn validate(&self) -> Result<()> {
         DeadFilter { error: self.error.clone(), ..DeadFilter::default() }.validate()?;
+        if self.cause.as_ref().is_some_and(|cause| cause.trim().is_empty()) {
+            let message = "cause is empty: give one that the list of causes shows";
+            return Err(Error::invalid("cause", message));
+        }
         let waits = |state: JobState| state == JobState::Scheduled;
         if self.late.is_some() && !self.filter.state.is_none_or(waits) {
             let message = "late applies to jobs that wait: leave state out, or give scheduled";
@@ -72,6 +81,9 @@ impl JobSearch {
         self.filter.matches(job)
             && self.partition.as_ref().is_none_or(|one| Some(one) == job.partition.as_ref())
             && self.error.as_ref().is_none_or(|text| job.error_contains(text))
+            && self.cause.as_ref().is_none_or(|cause| {
+                job.error.as_ref().is_some_and(|error| cause::of(error) == *cause)
+            })
             && self.age.is_none_or(|age| now.since(first_at) > age)
             && self
                 .late
@@ -80,7 +92,8 @@ impl JobSearch {
 
     /// Whether stores filter by all of it.
     fn is_native(&self) -> bool {
-        self.partition.is_none() && self.error.is_none() && !self.needs_time()
+        let is_compared = self.partition.is_some() || self.error.is_some() || self.cause.is_some();
+        !is_compared && !self.needs_time()
     }
 
     fn needs_time(&self) -> bool {

@@ -80,6 +80,20 @@ fn an_error_is_searched_for_without_regard_to_case() {
     assert!(!other.matches(&failed, TestKit::START));
 }
 
+#[test]
+fn r25_a_cause_finds_the_jobs_that_the_list_of_causes_counts() {
+    let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
+    let window = quell::job::Window::unkeyed(TestKit::START, quell::Timestamp::MIN);
+    let job = Job::new(JobId::new(1), task, queue, Payload::from_stored("1"), window);
+    let failed = |error: &str| Job { error: Some(error.to_owned()), ..job.clone() };
+    let of = |cause: &str| JobSearch { cause: Some(cause.to_owned()), ..JobSearch::default() };
+    let search = of("no answer from N in Ns");
+    assert!(search.matches(&failed("no answer from 10.0.0.7 in 1.5s"), TestKit::START));
+    assert!(!search.matches(&failed("no answer from 10.0.0.7 in 1.5s, gave up"), TestKit::START));
+    assert!(!search.matches(&job, TestKit::START));
+    assert_eq!(of(" ").validate().unwrap_err().field(), Some("cause"));
+}
+
 /// A call reads a bounded number of jobs, and the pages together have each match once.
 #[tokio::test]
 async fn a_search_is_bounded_and_its_cursor_goes_on() -> Result<()> {
