@@ -86,6 +86,11 @@ impl Reply {
         }
         problem
     }
+
+    /// The header of a name.
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
 }
 
 /// The headers of a caller that go on to the API.

@@ -1,5 +1,18 @@
 //! JSON as people read it, with every number and text as it was.
 
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// The members of an object, as the texts that they are: a number may be one that no program keeps.
+pub(crate) type Members = BTreeMap<String, Box<RawValue>>;
+
+/// The members as values.
+pub(crate) fn values(members: Members) -> Result<Map<String, Value>, serde_json::Error> {
+    members.into_iter().map(|(name, text)| Ok((name, serde_json::from_str(text.get())?))).collect()
+}
+
 /// The deepest indentation; what is deeper stays on its line.
 const DEEPEST: usize = 32;
 

@@ -36,6 +36,7 @@ pub(crate) fn notice(done: &str, number: &str) -> Option<String> {
         "window-cancelled" => "The open window of the key is cancelled.",
         "saved" => "The settings are saved.",
         "undone" => "The settings are as they were before.",
+        "restored" => "The job is in its earlier state.",
         "fired" => "The schedule was fired.",
         "stopped" => "The action stops.",
         "forgotten" => "The action is removed from the list.",

@@ -12,16 +12,31 @@ use crate::{json, text};
 
 /// The templates, by name.
 const TEMPLATES: &[(&str, &str)] = &[
+    ("action", include_str!("templates/action.html")),
+    ("actions", include_str!("templates/actions.html")),
+    ("audit", include_str!("templates/audit.html")),
+    ("dead", include_str!("templates/dead.html")),
     ("error", include_str!("templates/error.html")),
+    ("job", include_str!("templates/job.html")),
     ("jobs", include_str!("templates/jobs.html")),
     ("layout", include_str!("templates/layout.html")),
+    ("new-action", include_str!("templates/new-action.html")),
     ("overview", include_str!("templates/overview.html")),
     ("pager", include_str!("templates/pager.html")),
     ("pause", include_str!("templates/pause.html")),
+    ("queue", include_str!("templates/queue.html")),
+    ("queues", include_str!("templates/queues.html")),
+    ("review", include_str!("templates/review.html")),
     ("rows", include_str!("templates/rows.html")),
+    ("schedule", include_str!("templates/schedule.html")),
+    ("schedules", include_str!("templates/schedules.html")),
+    ("settings", include_str!("templates/settings.html")),
+    ("sources", include_str!("templates/sources.html")),
     ("task", include_str!("templates/task.html")),
     ("tasks", include_str!("templates/tasks.html")),
     ("timeline", include_str!("templates/timeline.html")),
+    ("triggers", include_str!("templates/triggers.html")),
+    ("workers", include_str!("templates/workers.html")),
 ];
 
 /// The templates with their functions.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, NestedPath};
+use axum::http::header::ETAG;
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -167,6 +168,13 @@ impl Visit {
             return Ok(None);
         }
         self.read(&reply).map(Some)
+    }
+
+    /// The same, with the tag of these settings.
+    pub(crate) async fn get_tagged(&self, path: &str) -> Result<(Value, String), Refusal> {
+        let reply = self.ask(Call::get(path)).await?;
+        let tag = reply.header(&ETAG).unwrap_or_default().to_owned();
+        Ok((self.read(&reply)?, tag))
     }
 
     /// Asks for a change.

@@ -259,7 +259,11 @@ async fn an_import_holds_200_jobs_and_a_renewal_1_000_leases_and_not_one_more() 
     let (status, refused) = served.post("/v1/workers/w/renew", &renew(1_001)).await;
     assert_eq!((status, &refused["error"]["field"]), (422, &json!("leases")), "{refused}");
     let (status, renewed) = served.post("/v1/workers/w/renew", &renew(1_000)).await;
-    assert_eq!((status, renewed["leases"].as_array().map(Vec::len)), (200, Some(1_000)), "{renewed}");
+    assert_eq!(
+        (status, renewed["leases"].as_array().map(Vec::len)),
+        (200, Some(1_000)),
+        "{renewed}"
+    );
     served.server.stop().await.unwrap();
 }
 

@@ -15,8 +15,8 @@ use crate::visit::{Visit, shown};
 use crate::{text, view};
 
 /// The members of a filter: docs/api.md has what they mean.
-pub(crate) const FILTER: [&str; 8] =
-    ["task", "queue", "state", "key", "partition", "error", "age", "late"];
+pub(crate) const FILTER: [&str; 9] =
+    ["task", "queue", "state", "key", "partition", "error", "cause", "age", "late"];
 /// The states of jobs.
 pub(crate) const STATES: [&str; 7] =
     ["scheduled", "running", "succeeded", "dead", "cancelled", "absorbed", "unreadable"];
@@ -62,7 +62,10 @@ async fn list(visit: Visit) -> Answer {
 }
 
 /// How many jobs match, where the counts of the store say it.
-async fn matching(visit: &Visit, given: &Fields) -> Result<Option<u64>, crate::answer::Refusal> {
+pub(super) async fn matching(
+    visit: &Visit,
+    given: &Fields,
+) -> Result<Option<u64>, crate::answer::Refusal> {
     if given.is_empty() || !given.without(&["task", "queue", "state"]).is_empty() {
         return Ok(None);
     }

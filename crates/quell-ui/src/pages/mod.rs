@@ -3,14 +3,26 @@
 //! The form that changes something is sent to a path below the page that has it, such as `/jobs/7/cancel`. After
 //! a login the browser goes on to that page.
 
+mod actions;
+mod audit;
+mod dead;
+mod job;
 mod jobs;
+mod line;
 mod overview;
+mod queues;
+mod schedules;
+mod settings;
+mod sources;
 mod tasks;
 mod timeline;
+mod triggers;
+mod workers;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 use crate::answer::Refusal;
 use crate::form::Fields;
@@ -44,19 +56,40 @@ const fn entry(
 
 /// The navigation.
 pub(crate) const NAVIGATION: &[Entry] = &[
-    entry("overview", "Overview", "/", "o"),
+    entry("overview", "Overview", "/", "v"),
     entry("timeline", "Timeline", "/timeline", "b"),
     entry("jobs", "Jobs", "/jobs", "j"),
     entry("tasks", "Tasks", "/tasks", "t"),
+    entry("queues", "Queues", "/queues", "q"),
+    entry("dead", "Dead", "/dead", "d"),
+    entry("schedules", "Schedules", "/schedules", "s"),
+    entry("workers", "Workers", "/workers", "w"),
+    entry("sources", "Sources", "/sources", "o"),
+    entry("actions", "Actions", "/actions", "a"),
+    entry("triggers", "Find a trigger", "/triggers", "f"),
+    Entry { scope: Some("admin"), ..entry("audit", "Audit", "/audit", "u") },
+    entry("settings", "Settings", "/settings", "e"),
 ];
 
 /// The routes of all pages.
 pub(crate) fn routes() -> Router<Site> {
-    Router::new()
-        .merge(overview::routes())
-        .merge(timeline::routes())
-        .merge(jobs::routes())
-        .merge(tasks::routes())
+    let all = [
+        overview::routes(),
+        timeline::routes(),
+        jobs::routes(),
+        job::routes(),
+        triggers::routes(),
+        tasks::routes(),
+        queues::routes(),
+        dead::routes(),
+        schedules::routes(),
+        workers::routes(),
+        sources::routes(),
+        actions::routes(),
+        audit::routes(),
+        settings::routes(),
+    ];
+    all.into_iter().fold(Router::new(), Router::merge)
 }
 
 /// The answer to a path that no page has.
@@ -77,4 +110,17 @@ fn priority(visit: &Visit, form: &Fields) -> Result<Option<i16>, Refusal> {
         let message = format!("The priority {text:?} is no whole number from -32768 to 32767.");
         visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
     })
+}
+
+/// How many jobs a task or a queue has, by state.
+fn of_group(counts: &Value, group: &str, name: &Value) -> Value {
+    let mut states = serde_json::Map::new();
+    let all = counts["counts"].as_array().into_iter().flatten();
+    for count in all.filter(|count| count[group] == *name) {
+        let Some(state) = count["state"].as_str() else { continue };
+        let before = states.get(state).and_then(Value::as_u64).unwrap_or_default();
+        let jobs = count["jobs"].as_u64().unwrap_or_default();
+        states.insert(state.to_owned(), before.saturating_add(jobs).into());
+    }
+    Value::Object(states)
 }

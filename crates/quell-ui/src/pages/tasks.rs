@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::PAGE;
 use super::jobs::STATES;
+use super::{PAGE, of_group};
 use crate::answer::{Answer, Refusal, done, page};
 use crate::api::Call;
 use crate::form::{Fields, Form};
@@ -36,24 +36,11 @@ async fn list(visit: Visit) -> Answer {
     let empty = Vec::new();
     let rows = tasks["tasks"].as_array().unwrap_or(&empty).iter().map(|task| {
         let mut row = task.clone();
-        row["counts"] = of_task(&counts, &task["name"]);
+        row["counts"] = of_group(&counts, "task", &task["name"]);
         row
     });
     let tasks = Value::Array(rows.collect());
     page(&visit, "tasks", "Tasks", "tasks", context! { tasks => shown(&tasks) })
-}
-
-/// How many jobs a task has, by state.
-fn of_task(counts: &Value, task: &Value) -> Value {
-    let mut states = serde_json::Map::new();
-    let all = counts["counts"].as_array().into_iter().flatten();
-    for count in all.filter(|count| count["task"] == *task) {
-        let Some(state) = count["state"].as_str() else { continue };
-        let before = states.get(state).and_then(Value::as_u64).unwrap_or_default();
-        let jobs = count["jobs"].as_u64().unwrap_or_default();
-        states.insert(state.to_owned(), json!(before.saturating_add(jobs)));
-    }
-    Value::Object(states)
 }
 
 /// `POST /tasks/{task}/pause`.
@@ -77,13 +64,15 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let before = visit.query().only(&["before"]);
     let windows = format!("{below}/windows?limit={PAGE}&{}", before.encode());
     let windows = visit.get_if_seen(&windows).await?;
+    let policy = visit.get_if_seen(&format!("{below}/policy")).await?;
     let here = visit.url(&format!("/tasks/{}", encode(&name)));
     let next = windows.as_ref().and_then(|page| page["next_before"].as_str());
     let own = context! {
         task => shown(&task),
-        counts => shown(&of_task(&counts, &task["name"])),
+        counts => shown(&of_group(&counts, "task", &task["name"])),
         states => STATES,
         windows => windows.as_ref().map(shown),
+        policy => policy.as_ref().map(shown),
         next => next.map(|next| format!("{here}?before={}", encode(next))),
         first => (!before.is_empty()).then_some(here.as_str()),
         here,
