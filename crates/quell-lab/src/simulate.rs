@@ -4,6 +4,9 @@
 //! each key is simulated on its own. Invariant: a window that is due is taken before a trigger of
 //! the same instant joins, as the model store and the replay do it.
 
+use std::collections::HashMap;
+use std::hash::Hash;
+
 use quell_core::Timestamp;
 use quell_core::edge::{Landing, land};
 use quell_core::window::Window;
@@ -84,6 +87,61 @@ impl Simulation {
             *slot += 1;
         }
         Simulation { times, begins, unkeyed: trace.events().len() - sum }
+    }
+
+    /// The same of events that are at hand, in the order of time: the key of each, and when it happened.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use quell_core::Timestamp;
+    /// use quell_core::window::Thresholds;
+    /// use quell_lab::Rule;
+    /// use quell_lab::simulate::Simulation;
+    ///
+    /// # fn main() -> quell_core::Result<()> {
+    /// let events = [(Some("k"), 0), (Some("k"), 5), (None, 6), (Some("k"), 90)];
+    /// let simulation = Simulation::of(events.map(|(key, at)| (key, Timestamp::from_secs(at))));
+    /// let rule = Rule::new(Thresholds::new(Duration::from_secs(10), Duration::from_secs(60))?);
+    /// assert_eq!(simulation.run(&rule).summary.runs, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of<K: Eq + Hash>(
+        events: impl IntoIterator<Item = (Option<K>, Timestamp)>,
+    ) -> Simulation {
+        let (mut keys, mut unkeyed) = (Vec::<Vec<Timestamp>>::new(), 0);
+        let mut known: HashMap<K, usize> = HashMap::new();
+        for (key, at) in events {
+            let Some(key) = key else {
+                unkeyed += 1;
+                continue;
+            };
+            let place = *known.entry(key).or_insert(keys.len());
+            if place == keys.len() {
+                keys.push(Vec::new());
+            }
+            if let Some(times) = keys.get_mut(place) {
+                times.push(at);
+            }
+        }
+        let mut begins = vec![0];
+        begins.extend(keys.iter().scan(0, |sum, times| {
+            *sum += times.len();
+            Some(*sum)
+        }));
+        Simulation { times: keys.into_iter().flatten().collect(), begins, unkeyed }
+    }
+
+    /// How many keys there are, and how many of them have one event only.
+    #[must_use]
+    pub fn keys(&self) -> (usize, usize) {
+        let sizes = self.begins.windows(2).map(|bounds| match bounds {
+            [begin, end] => end - begin,
+            _ => 0,
+        });
+        (self.begins.len().saturating_sub(1), sizes.filter(|size| *size == 1).count())
     }
 
     /// The result of the trace under this rule.

@@ -82,6 +82,7 @@ impl Assets {
             include_str!("../assets/page.js"),
             include_str!("../assets/live.js"),
             include_str!("../assets/timeline.js"),
+            include_str!("../assets/what-if.js"),
         );
         let styles =
             concat!(include_str!("../assets/page.css"), include_str!("../assets/overview.css"),);

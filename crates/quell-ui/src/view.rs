@@ -36,6 +36,7 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("tasks", include_str!("templates/tasks.html")),
     ("timeline", include_str!("templates/timeline.html")),
     ("triggers", include_str!("templates/triggers.html")),
+    ("what-if", include_str!("templates/what-if.html")),
     ("workers", include_str!("templates/workers.html")),
 ];
 

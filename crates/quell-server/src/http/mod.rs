@@ -38,6 +38,7 @@ mod timeline;
 mod tokens;
 mod triggers;
 mod unreadable;
+mod what_if;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -319,6 +320,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(overview::events::events))
         .routes(routes!(overview::marks::list, overview::marks::add))
         .routes(routes!(timeline::timeline))
+        .routes(routes!(what_if::show))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
         .routes(routes!(audit::list))

@@ -70,16 +70,23 @@ fn triggers(task: &DeclaredTask) -> Vec<TaskSetting> {
     ]
 }
 
-/// What counts for the windows of its keys. A queue's thresholds replace the default ones only (R14).
+/// The thresholds of a task in force, and where they come from. A queue's replace the default ones only (R14).
+pub(super) fn thresholds_in_force(
+    task: &DeclaredTask,
+    of_queue: Option<Thresholds>,
+) -> (Thresholds, SettingOrigin) {
+    let debounce = task.checked.debounce();
+    match (debounce.from_default, of_queue) {
+        (false, _) => (debounce.thresholds, SettingOrigin::Task),
+        (true, Some(of_queue)) => (of_queue, SettingOrigin::Queue),
+        (true, None) => (debounce.thresholds, SettingOrigin::Default),
+    }
+}
+
+/// What counts for the windows of its keys.
 fn windows(task: &DeclaredTask, of_queue: Option<Thresholds>) -> Vec<TaskSetting> {
     let debounce = task.checked.debounce();
-    let inherited = of_queue.filter(|_| debounce.from_default);
-    let thresholds = inherited.unwrap_or(debounce.thresholds);
-    let from = match (debounce.from_default, inherited) {
-        (false, _) => SettingOrigin::Task,
-        (true, Some(_)) => SettingOrigin::Queue,
-        (true, None) => SettingOrigin::Default,
-    };
+    let (thresholds, from) = thresholds_in_force(task, of_queue);
     if debounce.edge == Edge::Throttle {
         let period = setting("throttle", Some(exact(thresholds.min())), false);
         return vec![

@@ -126,6 +126,7 @@ const RULES: &[(&str, Rule)] = &[
     ("tasks_policy", right(Right::Read, Objects::Task)),
     ("tasks_put", right(Right::Admin, Objects::Task)),
     ("tasks_show", right(Right::Read, Objects::Task)),
+    ("tasks_what_if", right(Right::Read, Objects::Task)),
     ("tasks_timeline", right(Right::Read, Objects::Task)),
     ("tokens_add", right(Right::Admin, Objects::All)),
     ("tokens_list", right(Right::Admin, Objects::All)),

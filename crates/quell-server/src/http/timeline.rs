@@ -112,7 +112,8 @@ pub(super) async fn timeline(
     }))
 }
 
-fn time(field: &'static str, text: &str) -> quell::Result<Timestamp> {
+/// A time of a query.
+pub(super) fn time(field: &'static str, text: &str) -> quell::Result<Timestamp> {
     let read = text.parse::<jiff::Timestamp>();
     read.map(|at| Timestamp::from_micros(at.as_microsecond())).map_err(|error| {
         let example = "write 2026-03-01T00:00:00Z";

@@ -95,14 +95,15 @@ impl Recent {
     ) -> Timeline {
         let key = key.map(|key| self.hash_of(key));
         let mut drawn = Drawn { span, key, ticks: vec![0; span.steps], ..Drawn::default() };
-        let mut numbers = Vec::new();
-        for (number, lane) in self.state().lanes.iter().enumerate() {
-            if lane.task == *task && sees(&lane.queue) {
-                numbers.push(number);
-                drawn.runs_of(lane);
-            }
+        let lanes = self.lanes_of_task(task, sees);
+        {
+            let state = self.state();
+            lanes
+                .iter()
+                .filter_map(|lane| state.lanes.get(*lane))
+                .for_each(|lane| drawn.runs_of(lane));
         }
-        for number in numbers {
+        for number in lanes {
             let mut next = None;
             loop {
                 let (portion, after) = self.portion(number, span, next);
@@ -114,6 +115,50 @@ impl Recent {
             }
         }
         drawn.finish(&self.state())
+    }
+
+    /// The newest triggers of a task in a span, at most `most`: the number of the key of each, if it has one,
+    /// and when it was accepted. In the order of time, and whether older ones were left out.
+    #[must_use]
+    pub fn triggers(
+        &self,
+        task: &TaskName,
+        sees: impl Fn(&QueueName) -> bool,
+        span: Span,
+        most: usize,
+    ) -> (Vec<(Option<u64>, Timestamp)>, bool) {
+        let lanes: Vec<usize> = self.lanes_of_task(task, sees);
+        let mut found = Vec::new();
+        for lane in lanes {
+            let mut next = None;
+            loop {
+                let (portion, after) = self.portion(lane, span, next);
+                found.extend(portion.iter().map(|one| ((one.key != 0).then_some(one.key), one.at)));
+                next = after;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        found.sort_by_key(|(_, at)| *at);
+        let older = found.len().saturating_sub(most);
+        found.drain(..older);
+        (found, older > 0)
+    }
+
+    /// From when on the record has all triggers of a task that were accepted here.
+    #[must_use]
+    pub fn complete(&self, task: &TaskName) -> Timestamp {
+        let state = self.state();
+        let lanes = state.lanes.iter().filter(|lane| lane.task == *task);
+        lanes.map(|lane| lane.complete.0).max().unwrap_or(state.since)
+    }
+
+    fn lanes_of_task(&self, task: &TaskName, sees: impl Fn(&QueueName) -> bool) -> Vec<usize> {
+        let state = self.state();
+        let lanes = state.lanes.iter().enumerate();
+        let is_wanted = |(_, lane): &(usize, &Lane)| lane.task == *task && sees(&lane.queue);
+        lanes.filter(is_wanted).map(|(number, _)| number).collect()
     }
 
     /// Some triggers of a lane in a span, from a number on, and the number of the next one.

@@ -18,6 +18,7 @@ mod schedule;
 mod session;
 mod source;
 mod token;
+mod what_if;
 mod worker;
 
 pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
@@ -50,6 +51,7 @@ pub use schedule::{Schedule, Schedules};
 pub use session::{EndedSession, Session};
 pub use source::{WebhookSource, WebhookSources};
 pub use token::{MadeToken, RevokedToken, Token, Tokens};
+pub use what_if::{WhatIf, WhatIfPair};
 pub use worker::{Worker, Workers};
 
 use quell::Payload;

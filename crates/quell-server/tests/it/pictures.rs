@@ -100,3 +100,90 @@ async fn live_events_come_through_the_pages() {
     drop(events);
     served.server.stop().await.unwrap();
 }
+
+const CHOICE: &str = r#"
+[tasks.own]
+key = "{{ k }}"
+debounce = { min = "1h", max = "2h" }
+exec = { command = ["true"] }
+
+[tasks.inherits]
+key = "{{ k }}"
+exec = { command = ["true"] }
+
+[tasks.plain]
+exec = { command = ["true"] }
+"#;
+
+fn pair<'v>(found: &'v Value, what: &str) -> &'v Value {
+    let mut pairs = found["pairs"].as_array().into_iter().flatten();
+    pairs.find(|pair| pair[what] == true).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn other_thresholds_are_tried_on_what_was_seen_and_used_for_the_queue() {
+    let served = serve(CHOICE).await;
+    let (_, none) = served.get("/v1/tasks/own/what-if").await;
+    assert!(
+        none["triggers"] == 0 && none["remedies"][0].as_str().unwrap().contains("no trigger"),
+        "{none}"
+    );
+    for number in 0..12 {
+        served.trigger("own", r#"{"k":"a"}"#).await;
+        served.trigger("inherits", &format!("{{\"k\":{number}}}")).await;
+    }
+    let (status, found) = served.get("/v1/tasks/own/what-if?min=1m&max=5m").await;
+    assert_eq!(
+        (status, &found["triggers"], &found["keys"]),
+        (200, &Value::from(12), &Value::from(1))
+    );
+    let (current, asked) = (pair(&found, "current"), pair(&found, "asked"));
+    assert_eq!(
+        (&current["min"], &current["runs"]),
+        (&Value::from("1h"), &Value::from(1)),
+        "{found:#}"
+    );
+    assert_eq!(
+        (&asked["min"], &asked["max"]),
+        (&Value::from("1m"), &Value::from("5m")),
+        "{found:#}"
+    );
+    assert!(asked["delay_p99_ms"].as_f64() < current["delay_p99_ms"].as_f64(), "{found:#}");
+    let better = found["remedies"].to_string();
+    assert!(!better.contains("one trigger only"), "{better}");
+    let (_, single) = served.get("/v1/tasks/inherits/what-if").await;
+    assert!(
+        single["remedies"].to_string().contains("12 of 12 keys had one trigger only"),
+        "{single:#}"
+    );
+    for (path, field) in [
+        ("/v1/tasks/own/what-if?min=1m", "max"),
+        ("/v1/tasks/own/what-if?max=1m", "min"),
+        ("/v1/tasks/own/what-if?min=2m&max=1m", "debounce"),
+        ("/v1/tasks/plain/what-if", "task"),
+    ] {
+        let (status, refused) = served.get(path).await;
+        assert_eq!(status, 422, "{path}: {refused}");
+        assert!(refused["error"]["field"] == field || field == "debounce", "{path}: {refused}");
+    }
+
+    // The task's own thresholds are in its declaration; those of its queue can be set here.
+    let (_, own) = page(&served, "/what-if?task=own").await;
+    assert!(
+        own.contains("own declaration has its thresholds") && !own.contains("data-do=\"apply\""),
+        "{own}"
+    );
+    let (_, inherits) = page(&served, "/what-if?task=inherits&min=7s&max=70s").await;
+    assert!(inherits.contains("data-do=\"apply\"") && inherits.contains("1m10s"), "{inherits}");
+    let form = "task=inherits&queue=default&min=7s&max=70s";
+    let request = served.request(Method::POST, "/what-if/apply");
+    let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status(), 200, "after the redirect");
+    let (_, after) = served.get("/v1/tasks/inherits/what-if").await;
+    assert_eq!(
+        (&after["from_setting"], &pair(&after, "current")["min"]),
+        (&Value::from("queue"), &Value::from("7s"))
+    );
+    served.server.stop().await.unwrap();
+}

@@ -17,6 +17,7 @@ mod sources;
 mod tasks;
 mod timeline;
 mod triggers;
+mod what_if;
 mod workers;
 
 use axum::Router;
@@ -60,6 +61,7 @@ pub(crate) const NAVIGATION: &[Entry] = &[
     entry("timeline", "Timeline", "/timeline", "b"),
     entry("jobs", "Jobs", "/jobs", "j"),
     entry("tasks", "Tasks", "/tasks", "t"),
+    entry("what-if", "What if", "/what-if", "i"),
     entry("queues", "Queues", "/queues", "q"),
     entry("dead", "Dead", "/dead", "d"),
     entry("schedules", "Schedules", "/schedules", "s"),
@@ -76,6 +78,7 @@ pub(crate) fn routes() -> Router<Site> {
     let all = [
         overview::routes(),
         timeline::routes(),
+        what_if::routes(),
         jobs::routes(),
         job::routes(),
         triggers::routes(),
@@ -101,6 +104,13 @@ pub(crate) async fn unknown(visit: Visit) -> Response {
 pub(crate) async fn wrong_method(visit: Visit) -> Response {
     let message = "This address does not take such a request.";
     visit.refuse(StatusCode::METHOD_NOT_ALLOWED, message).into_response()
+}
+
+/// The names of all tasks, for completion.
+async fn task_names(visit: &Visit) -> Result<Vec<String>, Refusal> {
+    let tasks: Value = visit.get("/v1/tasks").await?;
+    let names = tasks["tasks"].as_array().into_iter().flatten();
+    Ok(names.filter_map(|task| task["name"].as_str().map(str::to_owned)).collect())
 }
 
 /// The priority that a form names.

@@ -28,13 +28,7 @@ fn path(task: &str, query: &Fields) -> String {
 
 /// `GET /timeline?task=&key=&from=&to=`.
 async fn timeline(visit: Visit) -> Answer {
-    let tasks: Value = visit.get("/v1/tasks").await?;
-    let names: Vec<String> = tasks["tasks"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|task| task["name"].as_str().map(str::to_owned))
-        .collect();
+    let names = super::task_names(&visit).await?;
     let query = visit.query().clone();
     let task =
         query.get("task").or(names.first().map(String::as_str)).unwrap_or_default().to_owned();

@@ -1,0 +1,108 @@
+//! `/what-if`: other thresholds on the triggers that a server has seen lately.
+
+use axum::Router;
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::{get, post};
+use minijinja::context;
+use minijinja::value::Value as Shown;
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, done, page};
+use crate::form::{Fields, Form};
+use crate::site::Site;
+use crate::text::{encode, seconds};
+use crate::visit::{Visit, shown};
+
+/// The chart's area of points.
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 240.0;
+
+pub(crate) fn routes() -> Router<Site> {
+    Router::new()
+        .route("/what-if", get(what_if))
+        .route("/what-if/data", get(data))
+        .route("/what-if/apply", post(apply))
+}
+
+fn path(task: &str, query: &Fields) -> String {
+    format!("/v1/tasks/{}/what-if?{}", encode(task), query.only(&["min", "max"]).encode())
+}
+
+/// `GET /what-if?task=&min=&max=`.
+async fn what_if(visit: Visit) -> Answer {
+    let names = super::task_names(&visit).await?;
+    let query = visit.query().clone();
+    let task = query.get("task").unwrap_or_default().to_owned();
+    let mut found = Value::Null;
+    if !task.is_empty() {
+        found = visit.get(&path(&task, &query)).await?;
+    }
+    let pairs = found["pairs"].as_array().cloned().unwrap_or_default();
+    let of = |name: &str| pairs.iter().find(|pair| pair[name] == true);
+    let chosen = of("asked").or_else(|| of("current"));
+    let own = context! {
+        names,
+        task => task.as_str(),
+        found => shown(&found),
+        points => points(&pairs),
+        guides => guides(&pairs),
+        scale => { let (least, most) = scale(&pairs); format!("{least} {most}") },
+        chosen => chosen.map(shown),
+        current => of("current").map(shown),
+        data => visit.url(&format!("/what-if/data?task={}", encode(&task))),
+    };
+    page(&visit, "what-if", "What if", "what-if", own)
+}
+
+/// The longest delay of the chart, in milliseconds, and the shortest.
+fn scale(pairs: &[Value]) -> (f64, f64) {
+    let delays = || pairs.iter().filter_map(|pair| pair["delay_p99_ms"].as_f64());
+    let most = delays().fold(1_000.0, f64::max);
+    let least = delays().filter(|delay| *delay > 0.0).fold(most, f64::min);
+    (least.max(1.0), most * 1.2)
+}
+
+fn across(delay: f64, (least, most): (f64, f64)) -> f64 {
+    let place = (delay.max(least) / least).ln() / (most / least).ln().max(f64::EPSILON);
+    (place * WIDTH * 10.0).round() / 10.0
+}
+
+/// The pairs as points: delay to the right, by its logarithm, and runs saved upwards.
+fn points(pairs: &[Value]) -> Vec<Shown> {
+    let scale = scale(pairs);
+    let point = |pair: &Value| {
+        let of = |name: &str| pair[name].as_f64().unwrap_or_default();
+        context! {
+            x => across(of("delay_p99_ms"), scale),
+            y => ((1.0 - of("saved")) * HEIGHT * 10.0).round() / 10.0,
+            pair => shown(pair),
+        }
+    };
+    pairs.iter().map(point).collect()
+}
+
+/// The lines of the chart's scale.
+fn guides(pairs: &[Value]) -> Vec<Shown> {
+    const DELAYS: [f64; 9] = [1e3, 5e3, 1e4, 3e4, 6e4, 3e5, 18e5, 36e5, 144e5];
+    let scale = scale(pairs);
+    let is_within = |delay: &&f64| **delay >= scale.0 && **delay <= scale.1;
+    let guide = |delay: &f64| {
+        context! { x => across(*delay, scale), label => seconds(delay / 1_000.0) }
+    };
+    DELAYS.iter().filter(is_within).map(guide).collect()
+}
+
+/// `GET /what-if/data?task=&min=&max=`: the API's answer, for the script.
+async fn data(visit: Visit) -> Response {
+    let query = visit.query().clone();
+    visit.stream(&path(query.get("task").unwrap_or_default(), &query)).await
+}
+
+/// `POST /what-if/apply`: sets the thresholds of the task's queue, which count for tasks that name none (R14).
+async fn apply(visit: Visit, Form(form): Form) -> Answer {
+    let queue = encode(form.whole("queue"));
+    let body = json!({ "debounce": { "min": form.whole("min"), "max": form.whole("max") } });
+    visit.change(Method::PATCH, &format!("/v1/queues/{queue}"), Some(&body)).await?;
+    done(&visit, &format!("/what-if?task={}", encode(form.whole("task"))), "saved")
+}
