@@ -73,6 +73,8 @@ mod outputs;
 #[cfg(test)]
 mod overview;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod pictures;
 #[cfg(test)]
 mod program;

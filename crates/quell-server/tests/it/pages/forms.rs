@@ -1,0 +1,163 @@
+//! The forms of jobs, tasks and triggers do what they say.
+
+use quell::JobState;
+use serde_json::json;
+
+use super::Scene;
+
+#[tokio::test]
+async fn a_task_is_triggered_paused_and_resumed_by_its_page() {
+    let scene = Scene::new().await;
+    // A number that no program keeps goes on as it is.
+    let payload = r#"{"repo": "a", "n": 12345678901234567890.10, "t": "é\u0041"}"#;
+    let fields = [
+        ("payload", payload),
+        ("priority", "7"),
+        ("delay", ""),
+        ("dedup", " "),
+        ("partition", "p"),
+    ];
+    let location = scene.done("/tasks/build/trigger", &fields).await;
+    let job = location.strip_prefix("/jobs/").unwrap().strip_suffix("?done=accepted").unwrap();
+    let shown = scene.page("admin", &location).await;
+    assert!(shown.page.text().contains("The trigger is accepted."));
+    let raw = scene.request("admin", reqwest::Method::GET, &format!("/v1/jobs/{job}"));
+    let raw = raw.send().await.unwrap().text().await.unwrap();
+    assert!(raw.contains(payload), "{raw}");
+    let found = scene.get(&format!("/v1/explain?id={job}.1")).await;
+    assert_eq!((&found["job"]["priority"], &found["job"]["partition"]), (&json!(7), &json!("p")));
+    let again = scene.done("/tasks/build/trigger", &[("payload", r#"{"repo":"a"}"#)]).await;
+    assert_eq!(again, format!("/jobs/{job}?done=debounced"));
+    for (wrong, status) in [("{", 422), ("", 422), (r#"{"repo":"a"}"#, 303)] {
+        let shown = scene.send("admin", "/tasks/build/trigger", &[("payload", wrong)]).await;
+        assert_eq!(shown.status, status, "{wrong}: {}", shown.page.text());
+    }
+    let wrong = [("payload", "1"), ("priority", "high")];
+    assert_eq!(scene.send("admin", "/tasks/build/trigger", &wrong).await.status, 422);
+    for (what, paused) in [("pause", true), ("resume", false)] {
+        scene.done(&format!("/tasks/build/{what}"), &[]).await;
+        let task = scene.get("/v1/tasks/build").await;
+        assert_eq!(task["paused"], paused);
+        let shown = scene.page("admin", "/tasks/build").await;
+        assert!(shown.page.does(if paused { "resume" } else { "pause" }));
+    }
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn r15_a_window_is_flushed_or_cancelled_by_the_page_of_its_task() {
+    let scene = Scene::new().await;
+    let flushed = scene.trigger("build", &json!({ "repo": "a & b" })).await;
+    let cancelled = scene.trigger("build", &json!({ "repo": "c" })).await;
+    let page = scene.page("admin", "/tasks/build").await.page;
+    let keys = page.tags("input").filter(|tag| tag.get("name") == Some("key"));
+    let keys: Vec<_> = keys.filter_map(|tag| tag.get("value")).collect();
+    assert!(keys.contains(&"a & b"), "{keys:?}");
+    scene.done("/tasks/build/flush", &[("key", "a & b")]).await;
+    scene.served.ended_by_number(&flushed, JobState::Succeeded).await;
+    scene.done("/tasks/build/cancel", &[("key", "c")]).await;
+    assert_eq!(scene.state(&cancelled).await, "cancelled");
+    assert_eq!(scene.send("admin", "/tasks/build/flush", &[("key", "none")]).await.status, 404);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_is_run_now_changed_and_cancelled_by_its_page() {
+    let scene = Scene::new().await;
+    let job = scene.trigger("build", &json!({ "repo": "a" })).await;
+    let page = format!("/jobs/{job}");
+    let shown = scene.page("admin", &page).await.page;
+    assert!(shown.by_id("waiting").is_some(), "why it waits: {}", shown.text());
+    scene.done(&format!("{page}/priority"), &[("priority", "-5")]).await;
+    assert_eq!(scene.get(&format!("/v1/jobs/{job}")).await["job"]["priority"], -5);
+    scene.done(&format!("{page}/run"), &[]).await;
+    scene.served.ended_by_number(&job, JobState::Succeeded).await;
+    let text = scene.page("admin", &page).await.page.text();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what}: {text}"));
+    let order =
+        ["First trigger accepted", "Attempt 1 started", "Attempt 1 succeeded", "Ended: succeeded"];
+    let places = order.map(at);
+    assert!(places.is_sorted(), "{text}");
+    let late = scene.send("admin", &format!("{page}/cancel"), &[]).await;
+    assert_eq!(late.status, 409, "it has ended: {}", late.page.text());
+    let other = scene.trigger("build", &json!({ "repo": "b" })).await;
+    scene.done(&format!("/jobs/{other}/cancel"), &[]).await;
+    assert_eq!(scene.state(&other).await, "cancelled");
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn r26_a_dead_job_is_redriven_edited_and_discarded_by_its_page() {
+    let scene = Scene::new().await;
+    let job = scene.ended("dies", &json!({ "n": 1 }), JobState::Dead).await;
+    let page = format!("/jobs/{job}");
+    let shown = scene.page("admin", &page).await.page;
+    assert!(shown.does("redrive") && shown.does("redrive-edited") && shown.does("discard"));
+    // Who sees no payload edits none.
+    let shown = scene.page("operate", &page).await.page;
+    assert!(shown.does("redrive") && !shown.does("redrive-edited"));
+    let refused = scene.send("operate", &format!("{page}/redrive"), &[("payload", "2")]).await;
+    assert_eq!(refused.status, 403);
+    scene.done(&format!("{page}/redrive"), &[("payload", "{\"n\": 2,\r\n\"m\": 1e400}")]).await;
+    scene.served.ended_by_number(&job, JobState::Dead).await;
+    let text = scene.page("admin", &page).await.page.text();
+    assert!(text.contains("1e400") && text.contains("Payload before it was edited"), "{text}");
+    assert_eq!(scene.send("admin", &format!("{page}/discard"), &[]).await.status, 422, "no reason");
+    scene.done(&format!("{page}/discard"), &[("reason", "a test")]).await;
+    assert_eq!(scene.page("admin", &page).await.status, 404);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn any_id_or_key_of_a_trigger_leads_to_its_job() {
+    let scene = Scene::new().await;
+    let job = scene.trigger("build", &json!({ "repo": "a/b c" })).await;
+    scene.trigger("build", &json!({ "repo": "a/b c" })).await;
+    for path in [
+        format!("/triggers/{job}.2"),
+        format!("/triggers/{job}"),
+        format!("/triggers?id={job}.1"),
+        "/triggers?task=build&key=a%2Fb%20c".to_owned(),
+        "/triggers?task=&key=a%2Fb+c".to_owned(),
+    ] {
+        let shown = scene.page("read", &path).await;
+        assert_eq!((shown.status, shown.location()), (303, &*format!("/jobs/{job}")), "{path}");
+    }
+    for (path, status) in [
+        ("/triggers/77777.1", 404),
+        ("/triggers?id=what", 422),
+        ("/triggers?task=build&key=none", 404),
+        ("/triggers", 200),
+    ] {
+        let shown = scene.page("read", path).await;
+        assert_eq!(shown.status, status, "{path}");
+        assert_eq!(shown.page.by_id("problem").is_some(), status != 200, "{path}");
+    }
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_jobs_has_the_filters_of_the_api_and_pages() {
+    let scene = Scene::new().await;
+    for n in 0..60 {
+        scene.trigger("build", &json!({ "repo": format!("r{n}") })).await;
+    }
+    let page = scene.page("read", "/jobs?task=build&state=scheduled&key=").await.page;
+    assert!(page.text().contains("60 jobs match."), "{}", page.text());
+    let rows =
+        |page: &super::Page| page.tags("tr").filter(|tag| tag.get("data-job").is_some()).count();
+    assert_eq!(rows(&page), 50);
+    let next = page.by_id("next").unwrap().get("href").unwrap().to_owned();
+    assert!(next.contains("task=build") && next.contains("before="), "{next}");
+    let older = scene.page("read", &next).await.page;
+    assert_eq!(rows(&older), 10);
+    assert!(older.by_id("next").is_none());
+    let one = scene.page("read", "/jobs?key=r7&partition=r7&age=0s").await.page;
+    assert!(one.by_id("problem").is_some(), "0s is no age: {}", one.text());
+    let one = scene.page("read", "/jobs?key=r7&partition=r7").await.page;
+    assert_eq!(rows(&one), 1);
+    let wrong = scene.page("read", "/jobs?state=asleep&key=r7").await;
+    assert_eq!(wrong.status, 422);
+    assert!(wrong.page.text().contains("is not a state") && wrong.page.field("key") == Some("r7"));
+    scene.stop().await;
+}
