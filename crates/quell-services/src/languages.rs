@@ -1,6 +1,6 @@
 //! Python and Node.js, with packages that tests need.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -100,4 +100,40 @@ pub(crate) fn python_with_all(packages: &[&str]) -> anyhow::Result<(Command, Pat
     let mut command = python();
     command.env("PYTHONPATH", site).env("PYTHONDONTWRITEBYTECODE", "1");
     Ok((command, folder))
+}
+
+/// The folder with the packages for Node.js that the lock file in `sources` pins; they are fetched where the
+/// file has changed. No script of a package runs.
+pub(crate) fn node_packages(sources: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    installed(sources, name, &["package.json", "package-lock.json"], |folder| {
+        ensure_npm()?;
+        let mut install = Command::new("npm");
+        install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).stdin(Stdio::null());
+        run(install.current_dir(folder))
+    })
+}
+
+/// The folder of packages that these files name; they are fetched where the files have changed.
+pub(crate) fn installed(
+    sources: &Path,
+    name: &str,
+    files: &[&str],
+    fetch: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("quell-services-{name}"));
+    let complete = folder.join("complete");
+    let read = |file: &&str| std::fs::read_to_string(sources.join(file));
+    let texts: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
+    let wanted = texts.concat();
+    let _alone = alone()?;
+    if std::fs::read_to_string(&complete).is_ok_and(|found| found == wanted) {
+        return Ok(folder);
+    }
+    std::fs::create_dir_all(&folder)?;
+    for (file, text) in files.iter().zip(texts) {
+        std::fs::write(folder.join(file), text)?;
+    }
+    fetch(&folder).with_context(|| format!("cannot fetch the packages {name}"))?;
+    std::fs::write(complete, wanted)?;
+    Ok(folder)
 }

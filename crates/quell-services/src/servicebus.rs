@@ -8,18 +8,17 @@
 //! Invariant: it listens on the loopback address only, and ends with its input, so with its parent.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::azurite::ensure_npm;
-use crate::packages::alone;
+use crate::languages::{installed, node_packages};
 use crate::process::Process;
 use crate::releases::{ensure_pip, python, run};
 
@@ -265,13 +264,7 @@ pub fn connection_string(port: u16) -> String {
 /// # Errors
 /// Where it cannot be fetched.
 pub fn node_sdk() -> anyhow::Result<Command> {
-    let files = ["package.json", "package-lock.json"];
-    let folder = installed("node", &files, |folder| {
-        ensure_npm()?;
-        let mut install = Command::new("npm");
-        install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).stdin(Stdio::null());
-        run(install.current_dir(folder))
-    })?;
+    let folder = node_packages(Path::new(SOURCES), "servicebus-node")?;
     let mut command = Command::new("node");
     command.env("NODE_PATH", folder.join("node_modules"));
     Ok(command)
@@ -282,7 +275,8 @@ pub fn node_sdk() -> anyhow::Result<Command> {
 /// # Errors
 /// Where it cannot be fetched.
 pub fn python_sdk() -> anyhow::Result<Command> {
-    let folder = installed("python", &["requirements.txt"], |folder| {
+    let sources = Path::new(SOURCES);
+    let folder = installed(sources, "servicebus-python", &["requirements.txt"], |folder| {
         ensure_pip()?;
         let mut install = python();
         install.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]);
@@ -294,28 +288,4 @@ pub fn python_sdk() -> anyhow::Result<Command> {
     let mut command = python();
     command.env("PYTHONPATH", folder.join("site")).env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(command)
-}
-
-/// The folder of packages that these files name; they are fetched where the files have changed.
-fn installed(
-    name: &str,
-    files: &[&str],
-    fetch: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("quell-services-servicebus-{name}"));
-    let complete = folder.join("complete");
-    let read = |file: &&str| std::fs::read_to_string(Path::new(SOURCES).join(file));
-    let texts: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
-    let wanted = texts.concat();
-    let _alone = alone()?;
-    if std::fs::read_to_string(&complete).is_ok_and(|found| found == wanted) {
-        return Ok(folder);
-    }
-    std::fs::create_dir_all(&folder)?;
-    for (file, text) in files.iter().zip(texts) {
-        std::fs::write(folder.join(file), text)?;
-    }
-    fetch(&folder).with_context(|| format!("cannot fetch Service Bus's SDK for {name}"))?;
-    std::fs::write(complete, wanted)?;
-    Ok(folder)
 }
