@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing here knows Quell.
 
+mod axe;
 pub mod azurite;
 pub mod cluster;
 mod languages;
@@ -25,6 +26,7 @@ pub mod sentinel;
 pub mod servicebus;
 mod tls;
 
+pub use axe::axe;
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
 pub use languages::{node, node_with_webhooks, npm, python_3, python_with_webhooks};
