@@ -9,6 +9,7 @@
 
 mod axe;
 pub mod azurite;
+mod chromium;
 pub mod cluster;
 mod languages;
 mod nginx;
@@ -28,6 +29,7 @@ mod tls;
 
 pub use axe::axe;
 pub use azurite::Azurite;
+pub use chromium::{Chromium, ensure_chromium};
 pub use cluster::RedisCluster;
 pub use languages::{node, node_with_webhooks, npm, python_3, python_with_webhooks};
 pub use nginx::Nginx;
@@ -38,6 +40,7 @@ pub use packaging::{
 };
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
+pub use process::await_that;
 pub use promtool::promtool;
 pub use proxy::Proxy;
 pub use redis::Redis;

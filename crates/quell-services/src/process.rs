@@ -129,7 +129,7 @@ fn free_port_where(
 
 /// Waits until `is_so`, until the deadline at the longest; says whether it is so.
 #[expect(clippy::disallowed_methods, reason = "it looks again after each pause, up to a deadline")]
-pub(crate) fn await_that(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+pub fn await_that(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
         if is_so() {
