@@ -17,6 +17,8 @@ function laneOf(key) {
       return part;
     });
     const canvas = document.createElement("canvas");
+    // The numbers beside it say the same in words.
+    canvas.setAttribute("aria-hidden", "true");
     row.append(canvas);
     parts[0].textContent = key;
     document.getElementById("lanes").append(row);

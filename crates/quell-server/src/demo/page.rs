@@ -20,7 +20,9 @@ use tokio::task::JoinSet;
 use super::feed::Feed;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'";
+const ICON: &str = include_str!("../http/icon.svg");
 
 /// A page on loopback that lives as long as the demo.
 pub(super) struct Page {
@@ -36,6 +38,7 @@ impl Page {
             .route("/", get(async || file("text/html; charset=utf-8", include_str!("page.html"))))
             .route("/page.js", get(async || file("text/javascript", include_str!("page.js"))))
             .route("/page.css", get(async || file("text/css", include_str!("page.css"))))
+            .route("/favicon.ico", get(async || file("image/svg+xml", ICON)))
             .route("/events", get(events))
             .layer(from_fn(guard))
             .with_state(feed);

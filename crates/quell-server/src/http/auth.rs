@@ -166,7 +166,8 @@ fn check(
     }
     let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     // None of them has anything of the store.
-    let is_open = matches!(path, "/" | openapi::JSON | openapi::PAGE) || session::is_page(path);
+    let is_open = matches!(path, "/" | openapi::JSON | openapi::PAGE | openapi::STYLES)
+        || session::is_page(path);
     let known = rules::of_request(path, request.method());
     let (operation, rule) = known.unwrap_or(("", rules::of("")));
     let needs = if is_open { Needs::Nothing } else { rule.needs };

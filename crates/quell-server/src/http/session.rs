@@ -35,6 +35,8 @@ use crate::view::{self, Caller};
 const PAGE: &str = "/login";
 /// Its styles.
 const STYLES: &str = "/login.css";
+/// The picture of all pages, at the path where browsers look for it.
+const ICON: &str = "/favicon.ico";
 /// Where its form to log out goes.
 const LOGOUT: &str = "/logout";
 /// The largest body of a login, in bytes.
@@ -45,8 +47,8 @@ const MAX_NEXT: usize = 1_024;
 const HOME: &str = "/";
 /// What pages may do: nothing of it from elsewhere, and no script but the server's own.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; base-uri 'none'; form-action 'self'; \
-                      frame-ancestors 'none'";
+                      img-src 'self'; base-uri 'none'; form-action 'self'; \
+                      frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 static PAGES: LazyLock<Environment<'_>> = LazyLock::new(|| {
     let mut pages = Environment::new();
@@ -66,12 +68,13 @@ pub(super) fn pages() -> Router<Api> {
     Router::new()
         .route(PAGE, get(login))
         .route(STYLES, get(async || ([(CONTENT_TYPE, "text/css")], include_str!("login.css"))))
+        .route(ICON, get(async || ([(CONTENT_TYPE, "image/svg+xml")], include_str!("icon.svg"))))
         .route(LOGOUT, post(logout))
 }
 
 /// Whether a path needs no token.
 pub(super) fn is_page(path: &str) -> bool {
-    matches!(path, PAGE | STYLES | LOGOUT)
+    matches!(path, PAGE | STYLES | ICON | LOGOUT)
 }
 
 /// A login by a program.

@@ -236,7 +236,8 @@ async fn the_login_page_works_without_scripts_and_goes_to_its_own_paths_only() {
     assert_eq!(
         header("content-security-policy"),
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-         img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+         img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'"
     );
     assert_eq!(header("cache-control"), "no-store");
     assert_eq!(
@@ -245,7 +246,9 @@ async fn the_login_page_works_without_scripts_and_goes_to_its_own_paths_only() {
     );
     let text = page.text().await.unwrap().replace("&#x2f;", "/");
     assert!(text.contains("value=\"/v1/reference\"") && !text.contains("<script"), "{text}");
-    assert_eq!(scene.request(Method::GET, "/login.css").send().await.unwrap().status(), 200);
+    for file in ["/login.css", "/favicon.ico"] {
+        assert_eq!(scene.request(Method::GET, file).send().await.unwrap().status(), 200);
+    }
     let send = |body: String| {
         let request = scene.request(Method::POST, "/v1/session").header("content-type", FORM);
         request.header("sec-fetch-site", "same-origin").body(body).send()
