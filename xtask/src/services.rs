@@ -6,8 +6,8 @@ use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context, anyhow};
 use quell_services::{
-    AZURITE, Azurite, POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster,
-    promtool,
+    AZURITE, Azurite, POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster, axe,
+    ensure_chromium, promtool,
 };
 
 use crate::earlier::{EARLIER, built};
@@ -34,8 +34,10 @@ impl Services {
             // A busy machine is no reason to take a node for dead.
             let settings = ["cluster-node-timeout 60000"];
             let cluster = RedisCluster::start(3, 0, &settings).context("start a Redis cluster");
-            // A program that tests run; they would install it otherwise.
+            // What tests run; they would install it otherwise.
             promtool().context("install promtool")?;
+            ensure_chromium().context("install Chromium")?;
+            axe().context("fetch axe-core")?;
             let (postgres, redis) = (started(postgres), started(redis));
             let azurite = started(azurite);
             Ok(Services {
