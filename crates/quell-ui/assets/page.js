@@ -40,7 +40,10 @@
         say("Selected: copy it with your keyboard.");
       }
     });
-    block.after(button);
+    const pair = document.createElement("div");
+    pair.className = "copy";
+    block.replaceWith(pair);
+    pair.append(block, button);
   }
 
   // Relative times stay right while the page is open.
