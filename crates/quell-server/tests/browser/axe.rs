@@ -36,11 +36,4 @@ impl Page {
         let Value::Array(found) = run(RUN) else { panic!("axe has no answer") };
         found.iter().map(|one| one.as_str().unwrap_or_default().to_owned()).collect()
     }
-
-    /// Fails where the page breaks a rule.
-    pub(crate) fn is_accessible(&self, what: &str) {
-        let found = self.violations();
-        let (first, count) = (&found[..found.len().min(12)], found.len());
-        assert!(count == 0, "{what}, {}: {count}\n{}", self.path(), first.join("\n\n"));
-    }
 }

@@ -14,12 +14,22 @@ mod element;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod login;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod roles;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod selftest;
+#[cfg(test)]
+mod world;

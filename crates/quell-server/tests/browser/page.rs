@@ -184,8 +184,8 @@ impl Page {
         self.call("Emulation.setScriptExecutionDisabled", json!({ "value": !run }));
     }
 
-    /// Fails where the page is wider than the window.
-    pub(crate) fn has_no_sideways_scroll(&self) {
+    /// What makes the page wider than the window, if it is.
+    pub(crate) fn sideways_scroll(&self) -> Option<String> {
         let wide = self.eval(
             "(() => {
                 const page = document.documentElement;
@@ -196,7 +196,7 @@ impl Page {
                     .map((one) => one.outerHTML.slice(0, 120)).join('\\n');
             })()",
         );
-        assert!(wide.is_null(), "{} is too wide: {}", self.path(), wide.as_str().unwrap_or("?"));
+        Some(format!("{} is too wide: {}", self.path(), wide.as_str()?))
     }
 
     /// Leaves a picture of the whole page in `target/screenshots`.

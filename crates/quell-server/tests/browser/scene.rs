@@ -103,19 +103,30 @@ impl Drop for Scene {
 }
 
 impl Page {
-    /// Shows a page in each theme and width: it has to be accessible, and to fit. Leaves a picture of each.
+    /// Fails where the page in any theme and width is not accessible or does not fit. Leaves a picture of each.
     pub(crate) fn suits_everybody(&self, name: &str) {
+        let flaws = self.flaws(name);
+        assert!(flaws.is_empty(), "{}", flaws.join("\n\n"));
+    }
+
+    /// What does not suit everybody.
+    pub(crate) fn flaws(&self, name: &str) -> Vec<String> {
+        let mut flaws = Vec::new();
         for width in WIDTHS {
             self.size(width);
             for theme in Theme::ALL {
                 self.theme(theme);
                 let shown = format!("{name}-{}-{width}", theme.name());
                 self.screenshot(&shown);
-                self.is_accessible(&shown);
+                let found = self.violations();
+                let count = found.len();
+                let first = found.into_iter().take(8);
+                flaws.extend(first.map(|flaw| format!("{shown}, {count} flaws: {flaw}")));
             }
-            self.has_no_sideways_scroll();
+            flaws.extend(self.sideways_scroll());
         }
         self.size(WIDTHS[0]);
         self.theme(Theme::Light);
+        flaws
     }
 }
