@@ -48,6 +48,7 @@ fn keys_lead_everywhere_and_the_theme_is_remembered() {
     let hidden = "['.side', '.top'].every((part) => !document.querySelector(part).offsetHeight)";
     assert_eq!(page.eval(hidden), true);
     assert_eq!(page.eval(dark), "rgb(255, 255, 255)");
+    assert_eq!(page.violations(), Vec::<String>::new());
     page.screenshot("print");
 }
 
