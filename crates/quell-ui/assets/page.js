@@ -46,6 +46,26 @@
     pair.append(block, button);
   }
 
+  // On a phone the navigation is a row: its current entry is in sight.
+  const side = one(".side");
+  const current = side && one("[aria-current]", side);
+  if (current) side.scrollLeft = current.offsetLeft - side.offsetLeft - 24;
+
+  // A table that is wider than its box is scrolled by keyboard, too.
+  const wide = () => {
+    for (const box of all(".wide")) {
+      const scrolls = box.scrollWidth > box.clientWidth;
+      if (scrolls === box.hasAttribute("tabindex")) continue;
+      const caption = one("caption", box)?.textContent || "Table";
+      for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", caption]]) {
+        if (scrolls) box.setAttribute(name, value);
+        else box.removeAttribute(name);
+      }
+    }
+  };
+  wide();
+  addEventListener("resize", wide);
+
   // Relative times stay right while the page is open.
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const relative = (apart) => {
