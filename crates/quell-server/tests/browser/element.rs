@@ -157,6 +157,19 @@ impl Element<'_> {
         self.page.write(text);
     }
 
+    /// Chooses an option of a list by its value.
+    pub(crate) fn choose(&self, value: &str) {
+        let list =
+            "function () { this.focus(); return [...this.options].map((one) => one.value); }";
+        let options = self.call(list);
+        let at = options.as_array().unwrap().iter().position(|option| option == value);
+        self.page.press("Home");
+        for _ in 0..at.expect(value) {
+            self.page.press("ArrowDown");
+        }
+        assert_eq!(self.call("function () { return this.value; }"), value);
+    }
+
     /// Its text as a person sees it.
     pub(crate) fn text(&self) -> String {
         self.call("function () { return this.innerText; }").as_str().unwrap_or_default().to_owned()

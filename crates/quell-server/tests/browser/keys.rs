@@ -69,6 +69,6 @@ fn pages_work_without_scripts() {
     world.visit(&page, "/tasks/mail");
     page.role("button", "Pause").click();
     page.role("button", "Resume");
-    page.role("status", "");
+    page.wait("document.querySelector('#notice').textContent !== ''");
     page.screenshot("without-scripts");
 }

@@ -8,6 +8,8 @@
 #[cfg(test)]
 mod axe;
 #[cfg(test)]
+mod change;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod element;

@@ -2,13 +2,33 @@
 
 use crate::world::World;
 
-/// The pages by the name of their pictures. `{…}` is a job.
-const PAGES: [(&str, &str); 5] = [
+/// The pages by the name of their pictures. A name in braces is a job. The last is for administrators.
+const PAGES: [(&str, &str); 25] = [
     ("start", "/"),
+    ("jobs", "/jobs"),
+    ("jobs-matching", "/jobs?state=dead&error=stderr"),
+    ("jobs-none", "/jobs?task=nothing"),
+    ("job-waiting", "/jobs/{waiting}"),
+    ("job-dead", "/jobs/{dead}"),
+    ("job-succeeded", "/jobs/{succeeded}"),
+    ("job-running", "/jobs/{running}"),
     ("tasks", "/tasks"),
     ("task", "/tasks/build"),
-    ("jobs", "/jobs"),
-    ("jobs-matching", "/jobs?state=dead&error=text"),
+    ("task-paused", "/tasks/resize"),
+    ("queues", "/queues"),
+    ("queue", "/queues/builds"),
+    ("queue-paused", "/queues/remote"),
+    ("dead", "/dead"),
+    ("schedules", "/schedules"),
+    ("schedule", "/schedules/nightly"),
+    ("workers", "/workers"),
+    ("sources", "/sources"),
+    ("actions", "/actions"),
+    ("action", "/actions/count"),
+    ("action-new", "/actions/new?state=scheduled&task=build"),
+    ("find", "/triggers"),
+    ("settings", "/settings"),
+    ("audit", "/audit"),
 ];
 
 /// The pages of a world by name.

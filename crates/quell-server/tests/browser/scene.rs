@@ -1,6 +1,10 @@
 //! A server for a browser, with tokens where a test needs them.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use quell_server::access::{Limits, NewToken, Tokens};
@@ -51,6 +55,7 @@ impl Scene {
             }
             server.push_str(&format!("tokens = {file:?}\n"));
         }
+        write_secret(&folder.path().join("secret"));
         let url = format!("sqlite://{}", folder.path().join("q.db").display());
         let text = format!(
             "{server}[store]\nurl = \"{url}\"\nsynchronous = \"normal\"\n\
@@ -109,6 +114,12 @@ impl Page {
         assert!(flaws.is_empty(), "{}", flaws.join("\n\n"));
     }
 
+    fn fold(&self, folded: bool) {
+        self.eval(&format!(
+            "document.querySelectorAll('details').forEach((one) => {{ one.open = !{folded}; }})"
+        ));
+    }
+
     /// What does not suit everybody.
     pub(crate) fn flaws(&self, name: &str) -> Vec<String> {
         let mut flaws = Vec::new();
@@ -118,7 +129,10 @@ impl Page {
                 self.theme(theme);
                 let shown = format!("{name}-{}-{width}", theme.name());
                 self.screenshot(&shown);
+                // What is folded has to be accessible, too.
+                self.fold(false);
                 let found = self.violations();
+                self.fold(true);
                 let count = found.len();
                 let first = found.into_iter().take(8);
                 flaws.extend(first.map(|flaw| format!("{shown}, {count} flaws: {flaw}")));
@@ -129,4 +143,11 @@ impl Page {
         self.theme(Theme::Light);
         flaws
     }
+}
+
+/// The secret of a webhook source, for its owner alone.
+fn write_secret(path: &Path) {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path).unwrap();
+    file.write_all(b"the secret of webhooks").unwrap();
 }

@@ -30,6 +30,10 @@ exec = { command = ["sh", "-c", "cat >&2; exit 1"] }
 [tasks.resize]
 queue = "remote"
 pull = true
+[sources.github]
+verify = "github"
+secret_file = "secret"
+task = "build"
 [schedules.nightly]
 task = "mail"
 cron = "0 3 * * 1-5"
@@ -132,6 +136,18 @@ impl World {
             shown["job"]["state"] == state
         });
         assert!(is_there, "never {state}: {shown:#}");
+    }
+
+    /// Waits until a job has had this number of attempts and is dead.
+    pub(crate) fn attempts(&self, job: &str, attempts: usize) {
+        let path = format!("/v1/jobs/{job}");
+        let mut shown = Value::Null;
+        let has_had = await_that(PATIENCE, || {
+            shown = self.call("admin", Method::GET, &path, &Value::Null);
+            shown["job"]["state"] == "dead"
+                && shown["attempts"].as_array().is_some_and(|had| had.len() == attempts)
+        });
+        assert!(has_had, "never {attempts} attempts: {shown:#}");
     }
 
     /// A page whose reader has logged in by this token.
