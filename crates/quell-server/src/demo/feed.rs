@@ -1,7 +1,7 @@
 //! The server's event history, collected for drawing.
 //!
 //! It is a history sink: every trigger, window and run passes here. It keeps the last seconds of each
-//! key and totals since the start, and sends each event to the page.
+//! key and totals since the start.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,23 +10,9 @@ use std::time::{Duration, Instant};
 
 use quell::history::{Event, History};
 use quell::{JobId, Key};
-use serde::Serialize;
-use tokio::sync::broadcast;
 
 /// How much of the past is kept for drawing.
 pub(super) const PAST: Duration = Duration::from_secs(30);
-/// Events that a slow page may be behind before it misses some.
-const BEHIND: usize = 4_096;
-
-/// One thing to draw, in seconds since the start.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
-pub(super) enum Mark {
-    /// A trigger came.
-    Trigger { key: Key, at: f64 },
-    /// A run began: its window had been open since `opened`.
-    Run { key: Key, at: f64, opened: f64, triggers: u64 },
-}
 
 /// The last seconds of one key.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +27,7 @@ pub(super) struct Lane {
 }
 
 /// Counts since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) triggers: u64,
     pub(super) runs: u64,
@@ -63,7 +49,6 @@ pub(super) struct Feed {
     began: Instant,
     lanes: Mutex<BTreeMap<Key, Lane>>,
     windows: Mutex<BTreeMap<JobId, u64>>,
-    marks: broadcast::Sender<Mark>,
     all_sent: AtomicBool,
 }
 
@@ -73,13 +58,8 @@ impl Feed {
             began: Instant::now(),
             lanes: Mutex::default(),
             windows: Mutex::default(),
-            marks: broadcast::Sender::new(BEHIND),
             all_sent: AtomicBool::new(false),
         }
-    }
-
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<Mark> {
-        self.marks.subscribe()
     }
 
     /// Seconds since the start.
@@ -129,15 +109,13 @@ impl Feed {
         lane.total_triggers += came;
         for _ in 0..came {
             lane.triggers.push(at);
-            // Without an open page there is no receiver.
-            let _no_receiver = self.marks.send(Mark::Trigger { key: key.clone(), at });
         }
         let past = at - PAST.as_secs_f64();
         lane.triggers.retain(|trigger| *trigger > past);
         lane.runs.retain(|(_, ran)| *ran > past);
     }
 
-    fn on_start(&self, job: JobId, key: &Key, triggers: u64) {
+    fn on_start(&self, job: JobId, key: &Key) {
         locked(&self.windows).remove(&job);
         let at = self.now();
         let mut lanes = locked(&self.lanes);
@@ -145,7 +123,6 @@ impl Feed {
         let opened = lane.opened.take().unwrap_or(at);
         lane.runs.push((opened, at));
         lane.total_runs += 1;
-        let _no_receiver = self.marks.send(Mark::Run { key: key.clone(), at, opened, triggers });
     }
 }
 
@@ -153,7 +130,7 @@ impl History for Feed {
     fn record(&self, event: &Event) {
         match event {
             Event::Window { job, key: Some(key), count, .. } => self.on_window(*job, key, *count),
-            Event::Start { job, key: Some(key), count, .. } => self.on_start(*job, key, *count),
+            Event::Start { job, key: Some(key), .. } => self.on_start(*job, key),
             _ => {}
         }
     }

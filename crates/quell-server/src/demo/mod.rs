@@ -1,11 +1,10 @@
 //! `quell demo`: a real server on a temporary file, a real history at speed, and a picture of how
-//! bursts collapse, in the terminal and on a page.
+//! bursts collapse, in the terminal and on the server's own pages.
 //!
 //! `stream` finds the events, `feed` gathers what the server's own event history says, `screen`
-//! and `page` draw it. Invariant: nothing is drawn that the history did not say.
+//! draws it. Invariant: nothing is drawn that the history did not say.
 
 mod feed;
-mod page;
 mod screen;
 mod stream;
 
@@ -71,14 +70,8 @@ async fn show(args: &Args, folder: &Path, out: &mut dyn Write) -> anyhow::Result
     let feed = Arc::new(Feed::new());
     let sink: quell::history::Sink = Arc::<Feed>::clone(&feed);
     let server = Server::start(config, Some(sink)).await?;
-    let page = page::Page::start(Arc::clone(&feed)).await?;
     writeln!(out, "Replaying {}: {} triggers.", stream.name, stream.events.len())?;
-    writeln!(
-        out,
-        "Watch it at http://{} (and the API at http://{})",
-        page.address(),
-        server.address()
-    )?;
+    writeln!(out, "Watch it at http://{}/timeline?task=reindex", server.address())?;
     out.flush()?;
 
     let live = std::io::stdout().is_terminal() && !args.headless;
@@ -106,7 +99,6 @@ async fn show(args: &Args, folder: &Path, out: &mut dyn Write) -> anyhow::Result
     };
     screen.close();
     ended?;
-    page.stop().await;
     server.stop().await?;
     closing_words(&feed, &stream, out)
 }

@@ -44,6 +44,6 @@ fn the_page_of_the_demo_suits_everybody() {
     let browser = Arc::new(Chromium::start().unwrap());
     let page = Page::open(&browser);
     page.goto(&address);
-    page.wait_for_text("saved");
+    page.wait_for_text("Windows that wait");
     page.suits_everybody("demo");
 }

@@ -3,8 +3,12 @@
 use crate::world::World;
 
 /// The pages by the name of their pictures. A name in braces is a job. The last is for administrators.
-const PAGES: [(&str, &str); 25] = [
-    ("start", "/"),
+const PAGES: [(&str, &str); 29] = [
+    ("overview", "/"),
+    ("timeline", "/timeline?task=build"),
+    ("timeline-empty", "/timeline?task=nothing"),
+    ("what-if", "/what-if?task=build&min=1m&max=5m"),
+    ("what-if-choose", "/what-if"),
     ("jobs", "/jobs"),
     ("jobs-matching", "/jobs?state=dead&error=stderr"),
     ("jobs-none", "/jobs?task=nothing"),
