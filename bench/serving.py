@@ -16,6 +16,13 @@ def serving(program, config, more=(), **files):
 
     `more` are options of the command.
     """
+    with process(program, config, more, **files) as (port, _):
+        yield port
+
+
+@contextlib.contextmanager
+def process(program, config, more=(), **files):
+    """Do the same; yield the port and the number of the process."""
     with tempfile.TemporaryDirectory() as folder:
         files["quell.toml"] = config.format(folder=folder)
         for name, text in files.items():
@@ -25,7 +32,7 @@ def serving(program, config, more=(), **files):
         command = [program, "serve", "--config", f"{folder}/quell.toml", *more]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            yield int(server.stdout.readline().rsplit(":", 1)[1])
+            yield int(server.stdout.readline().rsplit(":", 1)[1]), server.pid
         finally:
             server.terminate()
             server.wait()

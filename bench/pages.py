@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""How long each page takes with many jobs: `bench/pages.py QUELL [JOBS] [KEYS]`.
+
+QUELL is the program, best of `cargo build --release`. It serves SQLite in a temporary folder and on a free port of
+loopback. The store gets JOBS (1,000,000) of fifty tasks: windows of KEYS (100,000) keys, and plain jobs. Then each
+page is loaded 20 times over one connection. The goal is 200 ms.
+"""
+
+import http.client
+import json
+import os
+import sys
+import time
+
+from serving import serving
+
+LOADS = 20
+BATCH = 10_000
+TASKS = 50
+TASK = """
+[tasks.tNUMBER]
+key = "{{{{ k }}}}"
+debounce = {{ min = "1h", max = "2h" }}
+pull = true
+"""
+CONFIG = """
+[server]
+listen = "127.0.0.1:0"
+max_body = 16777216
+[store]
+url = "sqlite://{folder}/quell.db"
+synchronous = "normal"
+""" + "".join(
+    TASK.replace("NUMBER", str(number)) for number in range(TASKS)
+)
+PAGES = [
+    "/",
+    "/timeline?task=t7",
+    "/timeline?task=t7&key=7",
+    "/jobs",
+    "/jobs?task=t7&state=scheduled",
+    "/jobs?key=77&task=t7",
+    "/jobs/77",
+    "/tasks",
+    "/tasks/t7",
+    "/what-if?task=t7",
+    "/queues",
+    "/queues/default",
+    "/dead",
+    "/schedules",
+    "/workers",
+    "/sources",
+    "/actions",
+    "/audit",
+    "/settings",
+]
+
+
+def main():
+    program = os.path.abspath(sys.argv[1])
+    jobs, keys = (int(text) for text in (sys.argv[2:] + ["1000000", "100000"][len(sys.argv) - 2 :]))
+    with serving(program, CONFIG) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+
+        def ask(method, path, body=None):
+            headers = {"accept": "text/html", "content-type": "application/json"}
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, text
+
+        each = (jobs - keys) // TASKS
+        for task in range(TASKS):
+            own = keys // TASKS
+            triggers = [{"payload": {"k": str(number)}} for number in range(own)]
+            triggers += [{"payload": {"k": ""}, "debounce": False} for _ in range(each)]
+            for begin in range(0, len(triggers), BATCH):
+                status, text = ask("POST", f"/v1/tasks/t{task}/triggers", json.dumps(triggers[begin : begin + BATCH]))
+                assert status == 202, text
+        print(f"{jobs} jobs, {keys} keys")
+        for page in PAGES:
+            times = []
+            for _ in range(LOADS):
+                begun = time.perf_counter()
+                status, text = ask("GET", page)
+                times.append((time.perf_counter() - begun) * 1_000)
+                assert status == 200, (page, status, text[:500])
+            times.sort()
+            print(f"{page}: median {times[LOADS // 2]:.1f} ms, slowest {times[-1]:.1f} ms, {len(text) / 1_024:.0f} KiB", flush=True)
+
+
+main()
