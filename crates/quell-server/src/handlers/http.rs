@@ -224,7 +224,7 @@ impl Http {
     }
 
     /// How long a call may take.
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 

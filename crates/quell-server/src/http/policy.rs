@@ -130,22 +130,22 @@ fn attempts(task: &DeclaredTask) -> Vec<TaskSetting> {
     let length = |name: &str, own: Duration, usual: Duration| {
         setting(&format!("retry.{name}"), Some(exact(own)), own == usual)
     };
-    let timeout = task.checked.timeout();
+    let (timeout, usual_timeout) = timeout(task);
     vec![
         number("max_attempts", own.max_attempts, usual.max_attempts),
         length("min_backoff", own.min_backoff, usual.min_backoff),
         length("max_backoff", own.max_backoff, usual.max_backoff),
         number("max_crashes", own.max_crashes, usual.max_crashes),
         setting("retry.jitter", Some(jitter.to_owned()), own.jitter == usual.jitter),
-        setting("timeout", Some(exact(timeout)), timeout == usual_timeout(task)),
+        setting("timeout", Some(exact(timeout)), timeout == usual_timeout),
     ]
 }
 
-/// The timeout of a task that names none.
-fn usual_timeout(task: &DeclaredTask) -> Duration {
+/// How long an attempt may take, and how long where the task does not say it. A call has its own limit.
+fn timeout(task: &DeclaredTask) -> (Duration, Duration) {
     match &task.handler {
-        Some(Handler::Http(_)) => HTTP_TIMEOUT,
-        Some(Handler::Exec(_)) | None => DEFAULT_TIMEOUT,
+        Some(Handler::Http(http)) => (http.timeout(), HTTP_TIMEOUT),
+        Some(Handler::Exec(_)) | None => (task.checked.timeout(), DEFAULT_TIMEOUT),
     }
 }
 

@@ -390,3 +390,50 @@ async fn r07_windows_and_jobs_are_flushed_and_cancelled_from_the_command_line() 
         assert!(!succeeded, "it has ended: {shown}");
     }
 }
+
+/// Which value counts, and what says so: the declaration, the live settings of the queue, or the default.
+#[tokio::test]
+async fn r14_a_policy_shows_where_each_value_comes_from() {
+    let tasks = r#"
+[queues.slow]
+[tasks.own]
+queue = "slow"
+key = "{{ id }}"
+debounce = { min = "2s", max = "20s" }
+priority = 3
+timeout = "7s"
+exec = { command = ["true"] }
+[tasks.plain]
+queue = "slow"
+key = "{{ id }}"
+http = { url = "https://example.com/" }
+[tasks.spread]
+key = "{{ id }}"
+throttle = "9s"
+pull = true
+"#;
+    let served = serve(tasks).await;
+    let of = async |task: &str, name: &str| {
+        let (status, policy) = served.get(&format!("/v1/tasks/{task}/policy")).await;
+        assert_eq!(status, 200, "{policy}");
+        let settings = policy["settings"].as_array().unwrap().clone();
+        let found = settings.into_iter().find(|setting| setting["name"] == name);
+        let setting = found.unwrap_or_else(|| panic!("no {name}: {policy}"));
+        (setting["value"].clone(), setting["from"].clone())
+    };
+    let is = |value: &str, from: &str| (json!(value), json!(from));
+    assert_eq!(of("own", "debounce.min").await, is("2s", "task"));
+    assert_eq!(of("own", "priority").await, is("3", "task"));
+    assert_eq!(of("own", "timeout").await, is("7s", "task"));
+    assert_eq!(of("own", "retry.max_attempts").await, is("20", "default"));
+    assert_eq!(of("own", "key").await, is("{{ id }}", "task"));
+    assert_eq!(of("plain", "timeout").await, is("30s", "default"));
+    assert_eq!(of("plain", "debounce.min").await.1, "default");
+    assert_eq!(of("spread", "throttle").await, is("9s", "task"));
+    let body = r#"{"debounce":{"min":"3s","max":"30s"}}"#;
+    assert_eq!(send(&served, Method::PATCH, "/v1/queues/slow", body).await.0, 200);
+    assert_eq!(of("plain", "debounce.max").await, is("30s", "queue"));
+    assert_eq!(of("own", "debounce.max").await, is("20s", "task"));
+    assert_eq!(served.get("/v1/tasks/nosuch/policy").await.0, 404);
+    served.server.stop().await.unwrap();
+}

@@ -47,6 +47,9 @@ async fn list(visit: Visit) -> Answer {
     let unreadable = visit.get_if_seen("/v1/dead/unreadable?limit=50").await?;
     let here = |fields: &Fields| visit.url(&format!("/dead?{}", fields.encode()));
     let next = page["next_before"].as_str();
+    // Actions do not choose by the time of death.
+    let is_action = given.without(&["task", "queue", "error"]).is_empty();
+    let action = given.clone().with("state", "dead").with("action", "redrive").encode();
     let own = context! {
         filter => view::map(FILTER.map(|name| (name, given.get(name).unwrap_or_default()))),
         tasks => shown(&tasks["tasks"]),
@@ -56,6 +59,7 @@ async fn list(visit: Visit) -> Answer {
         matching => shown(&page["matching"]),
         next => next.map(|next| here(&given.clone().with("before", next))),
         first => (!before.is_empty()).then(|| here(&given)),
+        action => is_action.then_some(action),
         unreadable => unreadable.as_ref().map(|found| shown(&found["jobs"])),
         problem => problem.as_ref().map(|problem| text::sentence(&problem.message)),
         field => problem.as_ref().and_then(|problem| problem.field.as_deref()),
