@@ -138,6 +138,13 @@ impl Book {
         self.processes.lost(act, from, to).map(ToOwned::to_owned)
     }
 
+    /// Why something may have happened that no event of this record began, if it may: before its first
+    /// event, or in a process whose record is not given.
+    #[must_use]
+    pub fn elsewhere(&self) -> Option<String> {
+        self.excuse(Act::Any, Timestamp::MIN, Timestamp::from_micros(i64::MIN + 1))
+    }
+
     /// Why something that happened to a job before `to` may be missing, if it may.
     #[must_use]
     pub fn missing(&self, job: &JobView, to: Timestamp) -> Option<String> {

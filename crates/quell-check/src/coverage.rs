@@ -221,6 +221,7 @@ fn keyed(book: &Book, found: &mut Found) {
         let (count, most) = (counted.count, accepted + perhaps + came);
         let (task, name) = (&key.0, &key.1);
         let phantom = format!("{task} {name} counts {count} triggers of {most} that were made");
+        let counted = Counted { excuse: counted.excuse.or_else(|| book.elsewhere()), ..counted };
         judge(count <= most, "P3", &counted, phantom, found);
         let few = format!("{task} {name} counts {count} triggers of {accepted} accepted ones");
         judge(count >= accepted, "P4", &counted, few, found);

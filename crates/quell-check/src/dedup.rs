@@ -164,7 +164,8 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
     };
     let burned = format!("dedup key {key} was refused for job {job}, which does not hold it");
     let excuse = unknown.then(|| UNKNOWN.to_owned());
-    let excuse = excuse.or_else(|| view.doubted.then(|| UNKNOWN.to_owned())).or_else(lost);
+    let excuse = excuse.or_else(|| view.doubted.then(|| UNKNOWN.to_owned()));
+    let excuse = excuse.or_else(lost).or_else(|| book.elsewhere());
     let holders = holds.iter().filter_map(|hold| book.jobs.get(&hold.job));
     let shown = holders.chain([view]).flat_map(|view| view.newest(2)).chain([op.at, *at]);
     found.unless(excuse, "P17", shown, burned);

@@ -77,6 +77,7 @@ struct Gap {
 }
 
 const KILLED: &str = "a process that was killed may have taken an event with it";
+const ELSEWHERE: &str = "what came before the record, or from elsewhere, may have done it";
 const UNANSWERED: &str = "a call that got no answer may have been done";
 
 /// The calls that an operator makes; all others are work.
@@ -140,7 +141,9 @@ impl Processes {
             let to = process.killed.map_or(Timestamp::MAX, |killed| killed + AFTER_DEATH);
             let (works, operates) =
                 (process.works || !process.speaks, process.operates || !process.speaks);
-            Gap { why: KILLED, works, operates, from, to: to.max(from) }
+            let is_elsewhere = process.begun == Some(Timestamp::MIN) && !process.speaks;
+            let why = if is_elsewhere { ELSEWHERE } else { KILLED };
+            Gap { why, works, operates, from, to: to.max(from) }
         };
         let mut gaps: Vec<Gap> =
             each.values().filter(|process| !process.ended).map(last_moments).collect();

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
@@ -19,6 +19,7 @@ use quell_check::Line;
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
+    path: PathBuf,
     /// Names this process among those that wrote to the file: numbers of calls are its own.
     process: String,
     /// Whether events carry payloads.
@@ -43,9 +44,16 @@ impl FileSink {
             file.write_all(b"\n").with_context(explain)?;
         }
         let process = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
-        let sink = FileSink { file, process, payloads: false, broken: AtomicBool::new(false) };
+        let (path, broken) = (path.to_owned(), AtomicBool::new(false));
+        let sink = FileSink { file, path, process, payloads: false, broken };
         sink.write(&Event::Begin { t: host_time() }).with_context(explain)?;
         Ok(sink)
+    }
+
+    /// Where the file is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The same with the payloads of triggers and attempts.

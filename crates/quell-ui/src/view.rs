@@ -24,6 +24,7 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("overview", include_str!("templates/overview.html")),
     ("pager", include_str!("templates/pager.html")),
     ("pause", include_str!("templates/pause.html")),
+    ("proof", include_str!("templates/proof.html")),
     ("queue", include_str!("templates/queue.html")),
     ("queues", include_str!("templates/queues.html")),
     ("review", include_str!("templates/review.html")),

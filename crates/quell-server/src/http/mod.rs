@@ -24,6 +24,7 @@ mod openapi;
 mod overview;
 mod peer;
 mod policy;
+mod proof;
 mod pull;
 mod queues;
 mod quiet;
@@ -74,6 +75,7 @@ pub use health::{Health, lost};
 pub use metrics::{Lane, Metrics};
 pub use overview::Overviews;
 pub use peer::Peer;
+pub use proof::Proofs;
 pub use pull::Pull;
 pub use sources::Sources;
 
@@ -104,6 +106,8 @@ pub struct Api {
     pub metrics: Metrics,
     /// What was seen lately.
     pub overviews: Overviews,
+    /// The history that the server records.
+    pub proofs: Proofs,
     /// The configuration's own token, which permits everything.
     pub token: Option<Secrets>,
     /// The tokens of a file, each with its scopes.
@@ -156,6 +160,7 @@ impl Api {
             alerts: config.alerts.into(),
             metrics,
             overviews: Overviews::new(quell.clone(), Recent::default()),
+            proofs: Proofs::default(),
             token: None,
             tokens: None,
             hosts: hosts(config.listen.addresses(), Vec::new()),
@@ -321,6 +326,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(overview::marks::list, overview::marks::add))
         .routes(routes!(timeline::timeline))
         .routes(routes!(what_if::show))
+        .routes(routes!(proof::show))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))
         .routes(routes!(audit::list))

@@ -116,6 +116,7 @@ const RULES: &[(&str, Rule)] = &[
     ("schedules_show", right(Right::Read, Objects::Schedule)),
     ("server_health", rule(Needs::Nothing, Objects::None)),
     ("server_metrics", right(Right::Read, Objects::Filtered)),
+    ("server_proof", right(Right::Read, Objects::All)),
     ("server_readiness", rule(Needs::Nothing, Objects::None)),
     // The token of its body is the proof.
     ("session_begin", rule(Needs::Proof, Objects::None)),

@@ -114,6 +114,7 @@ impl Generation {
             alerts,
             metrics: common.metrics.clone(),
             overviews: common.overviews.clone(),
+            proofs: common.proofs.clone(),
             token: config.token,
             tokens: config.tokens,
             hosts: http::hosts(common.addresses(), config.allowed_hosts),

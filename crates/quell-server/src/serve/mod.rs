@@ -34,7 +34,7 @@ use crate::config::{Config, Place, world};
 use crate::declare::{self, Apply};
 use crate::encryption::{self, FileKeys};
 use crate::history::FileSink;
-use crate::http::{Health, Metrics, Overviews};
+use crate::http::{Health, Metrics, Overviews, Proofs};
 use crate::log;
 use crate::otel::Telemetry;
 use crate::recent::Recent;
@@ -82,7 +82,7 @@ pub fn run(
         Some(path) => Some(Arc::new(FileSink::append(&path)?)),
         None => None,
     };
-    let history = file.clone().map(|file| -> Sink { file });
+    let history = file.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(config, &args.config, history, telemetry, out));
     // What was in flight is cancelled by now.
@@ -105,14 +105,16 @@ fn check(path: &Path, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
 async fn serve(
     config: Config,
     file: &Path,
-    history: Option<Sink>,
+    history: Option<Arc<FileSink>>,
     telemetry: Telemetry,
     out: &mut dyn std::io::Write,
 ) -> anyhow::Result<()> {
     let signal = crate::signal::shutdown()?;
     let mut hangups = crate::signal::hangups()?;
     let mut signal = std::pin::pin!(signal);
-    let mut server = Server::start(config, history).await?;
+    let proofs = history.as_ref().map(|file| Proofs::of(file.path().to_owned()));
+    let history = history.map(|file| -> Sink { file });
+    let mut server = Server::start_with(config, history, proofs.unwrap_or_default()).await?;
     let telemetry = telemetry.start(&server.common.metrics)?;
     // In one write: a reader may go away after the first line.
     let lines: String = server.urls().map(|url| format!("listening on {url}\n")).collect();
@@ -160,6 +162,7 @@ struct Common {
     actions: Actions,
     metrics: Metrics,
     overviews: Overviews,
+    proofs: Proofs,
     health: Health,
     /// The keys that the store below the client was opened with.
     keys: Option<FileKeys>,
@@ -216,7 +219,16 @@ impl Server {
     ///
     /// # Errors
     /// What is wrong with the store or the address.
-    pub async fn start(mut config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
+    pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
+        Server::start_with(config, history, Proofs::default()).await
+    }
+
+    /// The same where the history is in a file, which can be judged.
+    async fn start_with(
+        mut config: Config,
+        history: Option<Sink>,
+        proofs: Proofs,
+    ) -> anyhow::Result<Self> {
         let listeners = bind::bind(&config).await?;
         let places: Vec<Place> = listeners.iter().map(bind::Listener::place).collect();
         let fixed = reload::Fixed::of(&config);
@@ -253,6 +265,7 @@ impl Server {
             actions,
             metrics,
             overviews,
+            proofs,
             health,
             keys: config.keys.clone(),
             tally,

@@ -11,6 +11,7 @@ mod done;
 mod job;
 mod overview;
 mod policy;
+mod proof;
 mod pull;
 mod queue;
 mod receipt;
@@ -41,6 +42,7 @@ pub use overview::{
     Timeline,
 };
 pub use policy::{SettingOrigin, TaskPolicy, TaskSetting};
+pub use proof::{BrokenPromise, Proof, ProvenProperty};
 pub use pull::{
     LeftWorker, Progress, PulledJob, PulledJobs, RenewedLease, RenewedLeases, SettledJob,
     SettledJobs, SettlementError,

@@ -3,7 +3,7 @@
 use crate::world::World;
 
 /// The pages by the name of their pictures. A name in braces is a job. The last is for administrators.
-const PAGES: [(&str, &str); 29] = [
+const PAGES: [(&str, &str); 30] = [
     ("overview", "/"),
     ("timeline", "/timeline?task=build"),
     ("timeline-empty", "/timeline?task=nothing"),
@@ -31,6 +31,7 @@ const PAGES: [(&str, &str); 29] = [
     ("action", "/actions/count"),
     ("action-new", "/actions/new?state=scheduled&task=build"),
     ("find", "/triggers"),
+    ("proof", "/proof"),
     ("settings", "/settings"),
     ("audit", "/audit"),
 ];

@@ -79,6 +79,8 @@ mod pictures;
 #[cfg(test)]
 mod program;
 #[cfg(test)]
+mod proof;
+#[cfg(test)]
 mod proxies;
 #[cfg(test)]
 mod pull;

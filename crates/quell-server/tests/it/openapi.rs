@@ -154,6 +154,8 @@ async fn schemathesis_finds_no_server_error_and_no_answer_that_is_not_described(
             "--no-shrink",
             "--continue-on-failure",
         ]);
+        // Its answer has no end.
+        command.args(["--exclude-path", "/v1/events"]);
         command.args(["--warnings", "off", "--suppress-health-check", "all"]);
         command.output().unwrap()
     });

@@ -105,6 +105,11 @@ impl Served {
 
 pub(crate) async fn answer(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
+    // A stream of events has no end.
+    let kind = response.headers().get("content-type");
+    if kind.is_some_and(|kind| kind == "text/event-stream") {
+        return (status, Value::Null);
+    }
     let text = response.text().await.unwrap();
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }

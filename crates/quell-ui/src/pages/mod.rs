@@ -10,6 +10,7 @@ mod job;
 mod jobs;
 mod line;
 mod overview;
+mod proof;
 mod queues;
 mod schedules;
 mod settings;
@@ -70,6 +71,7 @@ pub(crate) const NAVIGATION: &[Entry] = &[
     entry("actions", "Actions", "/actions", "a"),
     entry("triggers", "Find a trigger", "/triggers", "f"),
     Entry { scope: Some("admin"), ..entry("audit", "Audit", "/audit", "u") },
+    entry("proof", "Proof", "/proof", "p"),
     entry("settings", "Settings", "/settings", "e"),
 ];
 
@@ -79,6 +81,7 @@ pub(crate) fn routes() -> Router<Site> {
         overview::routes(),
         timeline::routes(),
         what_if::routes(),
+        proof::routes(),
         jobs::routes(),
         job::routes(),
         triggers::routes(),

@@ -1,6 +1,7 @@
 //! `GET /v1/events`: the overview each second, as server-sent events.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,19 +40,24 @@ struct Viewer {
     api: Api,
     access: Access,
     next: Instant,
+    /// Completes when the stream ends: the server stops, or its token or session has ended.
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     _place: OwnedSemaphorePermit,
 }
 
+async fn ended(api: Api, access: Access) {
+    tokio::select! {
+        () = api.stopping.cancelled() => {}
+        () = access.ended(&api) => {}
+    }
+}
+
 impl Viewer {
-    /// The next event; none where the stream ends: the server stops, or its token or session has ended.
+    /// The next event; none where the stream ends.
     async fn event(&mut self) -> Option<Event> {
-        let ended = tokio::select! {
-            () = sleep_until(self.next) => false,
-            () = self.api.stopping.cancelled() => true,
-            () = self.access.ended(&self.api) => true,
-        };
-        if ended {
-            return None;
+        tokio::select! {
+            () = sleep_until(self.next) => {}
+            () = &mut self.ended => return None,
         }
         self.next = Instant::now() + INTERVAL;
         let overviews = &self.api.overviews;
@@ -97,7 +103,8 @@ pub(in crate::http) async fn events(
             format!("{MOST_VIEWERS} callers follow already: ask GET /v1/overview instead");
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "events", message));
     };
-    let viewer = Viewer { api, access, next: Instant::now(), _place: place };
+    let ended = Box::pin(ended(api.clone(), access.clone()));
+    let viewer = Viewer { api, access, next: Instant::now(), ended, _place: place };
     let events = unfold(viewer, |mut viewer| async move {
         let event = viewer.event().await?;
         Some((Ok::<_, Infallible>(event), viewer))
