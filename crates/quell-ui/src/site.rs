@@ -21,6 +21,9 @@ use crate::{answer, assets, pages};
 /// The largest form: an edited payload of 8 MiB, whose escapes take up to three times as much.
 const MAX_FORM: usize = 24 << 20;
 
+/// What stands for the id of a trace in an address.
+const TRACE_ID: &str = "{trace_id}";
+
 pub(crate) type Api = BoxCloneSyncService<Request<Body>, Response, Infallible>;
 type Hook = Arc<dyn Fn(&Parts) -> Result<HeaderMap, Box<Response>> + Send + Sync>;
 type Carry = fn(&Extensions, &mut Extensions);
@@ -38,6 +41,7 @@ struct Settings {
     prefix: Option<String>,
     hook: Option<Hook>,
     carried: Vec<Carry>,
+    traces: Option<String>,
 }
 
 impl Page {
@@ -53,8 +57,8 @@ impl Page {
         S::Future: Send + 'static,
     {
         let api = Api::new(api);
-        let site =
-            Settings { api, read_only: false, prefix: None, hook: None, carried: Vec::new() };
+        let (read_only, carried) = (false, Vec::new());
+        let site = Settings { api, read_only, prefix: None, hook: None, carried, traces: None };
         Page { site }
     }
 
@@ -96,6 +100,16 @@ impl Page {
                 to.insert(value.clone());
             }
         });
+        self
+    }
+
+    /// Links the traces of a job to where they are shown: an address of http or https with `{trace_id}` in it.
+    /// Other addresses are left out.
+    #[must_use]
+    pub fn traces(mut self, url: impl Into<String>) -> Self {
+        let url = url.into();
+        let is_fine = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+        self.site.traces = Some(url).filter(|url| is_fine && url.contains(TRACE_ID));
         self
     }
 
@@ -146,6 +160,12 @@ impl Site {
     /// The path below which the pages are, where it is given.
     pub(crate) fn given_prefix(&self) -> Option<&str> {
         self.settings.prefix.as_deref()
+    }
+
+    /// Where a trace is shown.
+    pub(crate) fn trace_url(&self, id: &str) -> Option<String> {
+        let url = self.settings.traces.as_ref()?;
+        Some(url.replace(TRACE_ID, &crate::text::encode(id)))
     }
 
     /// What the hook says of a request.

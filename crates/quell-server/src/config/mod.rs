@@ -62,6 +62,8 @@ pub struct Config {
     pub trusted_proxies: TrustedProxies,
     /// How long sessions last.
     pub session: SessionTimes,
+    /// Where a trace is shown, with `{trace_id}` in it.
+    pub trace_url: Option<String>,
     /// Where others reach the server; by the address on which it listens where there is none.
     pub url: Option<String>,
     /// Host names that requests may name besides the loopback ones and the address itself.

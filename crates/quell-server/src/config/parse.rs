@@ -28,6 +28,8 @@ use crate::access::Tokens;
 use crate::encryption::FileKeys;
 use crate::secrets::Secrets;
 
+/// What stands for the id of a trace in `server.trace_url`.
+const TRACE_ID: &str = "{trace_id}";
 /// How often a server without a setting evaluates its alerts.
 const ALERT_INTERVAL: Duration = Duration::from_secs(10);
 /// What the URL of a store begins with, in any build; opening it says which of them this build has.
@@ -115,6 +117,9 @@ pub(super) struct RawServer {
     /// Default: `12h`
     #[schema(value_type = String)]
     pub(super) session_max: Option<Length>,
+    /// where traces are shown: an address with `{trace_id}` in it, to which [pages](page.md) of jobs link
+    #[schema(value_type = String)]
+    trace_url: Option<String>,
     /// the file to which each [operator's request](security-model.md#audit) is appended
     #[schema(value_type = String)]
     audit_file: Option<String>,
@@ -323,6 +328,7 @@ fn check(
         note("server.alert_interval", "alert_interval is zero: give a duration".to_owned());
     }
     Config {
+        trace_url: raw.server.trace_url.and_then(|text| trace_url(text, note)),
         otel: otel(raw.otel, folder, note),
         listen,
         socket_mode,
@@ -404,6 +410,18 @@ fn base_url(text: &str, note: &mut impl FnMut(&str, String)) -> Option<String> {
     let message =
         format!("{text:?} is not where others reach the server: write https://quell.example.com");
     note("server.url", message);
+    None
+}
+
+/// Where a trace is shown.
+fn trace_url(text: String, note: &mut impl FnMut(&str, String)) -> Option<String> {
+    let url = reqwest::Url::parse(&text.replace(TRACE_ID, "0")).ok();
+    let is_fine = url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    if is_fine && text.contains(TRACE_ID) {
+        return Some(text);
+    }
+    let remedy = "write https://traces.example.com/trace/{trace_id}";
+    note("server.trace_url", format!("{text:?} is not where a trace is shown: {remedy}"));
     None
 }
 

@@ -124,6 +124,8 @@ pub struct Api {
     pub sessions: Sessions,
     /// How long they last.
     pub session_times: SessionTimes,
+    /// Where a trace is shown, with `{trace_id}` in it.
+    pub trace_url: Option<String>,
     /// Failed logins.
     pub(crate) attempts: Attempts,
     /// The largest body, in bytes.
@@ -168,6 +170,7 @@ impl Api {
             strict_transport: false,
             sessions: Sessions::default(),
             session_times: config.session,
+            trace_url: config.trace_url,
             attempts: Attempts::default(),
             max_body: config.max_body,
             health: Health::new(quell.clone()),
@@ -206,9 +209,12 @@ pub fn hosts(addresses: impl Iterator<Item = SocketAddr>, more: Vec<String>) -> 
 /// The pages for people, and below them the API for all that no page answers.
 pub fn router(api: Api) -> Router {
     let routes = api_router(api.clone());
-    quell_ui::Page::new(routes.clone())
-        .carry::<Peer>()
-        .into_router()
+    let page = quell_ui::Page::new(routes.clone()).carry::<Peer>();
+    let page = match &api.trace_url {
+        Some(url) => page.traces(url),
+        None => page,
+    };
+    page.into_router()
         .layer(from_fn(bounds::bounds))
         .layer(from_fn_with_state(api, auth::strict))
         .fallback_service(routes)

@@ -123,6 +123,7 @@ impl Generation {
             sessions: common.sessions.clone(),
             attempts: common.attempts.clone(),
             session_times: config.session,
+            trace_url: config.trace_url,
             max_body: config.max_body,
             health: common.health.clone(),
             stopping: common.stop_working.clone(),

@@ -150,6 +150,8 @@ fn r40_places_that_cannot_be_meant_are_refused() {
         ("trusted_proxies = [\"10.0.0.0/33\"]", "trusted_proxies", "is not a subnet"),
         ("session_idle = \"10ms\"", "session_idle", "give 1s to 720h"),
         ("session_max = \"721h\"", "session_max", "give 1s to 720h"),
+        ("trace_url = \"https://traces.test/\"", "trace_url", "is not where a trace is shown"),
+        ("trace_url = \"javascript:{trace_id}\"", "trace_url", "is not where a trace is shown"),
     ] {
         let place = place("\"127.0.0.1:1\"", more);
         let config = place.config.to_str().unwrap();

@@ -93,7 +93,7 @@ async fn one(visit: Visit, Path(id): Path<String>) -> Answer {
         output => text(&found.output),
         original => text(&found.original),
         progress => text(&found.progress),
-        traces => traces.map(trace).collect::<Vec<_>>(),
+        traces => traces.map(|parent| trace(&visit, parent)).collect::<Vec<_>>(),
         waits => state == "scheduled",
         may_end => matches!(state, "scheduled" | "running"),
         is_dead => state == "dead",
@@ -117,9 +117,10 @@ fn again(task: &str, payload: Option<&RawValue>) -> Option<Vec<String>> {
     ])
 }
 
-/// The id of a trace and the whole header.
-fn trace(parent: &str) -> minijinja::Value {
-    context! { id => parent.split('-').nth(1).unwrap_or(parent), parent }
+/// The id of a trace, where it is shown, and the whole header.
+fn trace(visit: &Visit, parent: &str) -> minijinja::Value {
+    let id = parent.split('-').nth(1).unwrap_or(parent);
+    context! { id, parent, url => visit.site().trace_url(id) }
 }
 
 /// `POST /jobs/{id}/run`.

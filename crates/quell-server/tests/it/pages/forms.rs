@@ -137,6 +137,19 @@ async fn any_id_or_key_of_a_trigger_leads_to_its_job() {
 }
 
 #[tokio::test]
+async fn r42_a_job_links_to_its_trace() {
+    let scene = Scene::new().await;
+    let id = "0af7651916cd43dd8448eb211c80319c";
+    let trace = json!({ "traceparent": format!("00-{id}-b7ad6b7169203331-01") });
+    let body = json!({ "payload": { "repo": "a" }, "trace": trace });
+    let made = scene.post("/v1/tasks/build/triggers", body).await;
+    let page = scene.page("read", &format!("/jobs/{}", made["job"].as_str().unwrap())).await.page;
+    let link = page.tags("a").find(|tag| tag.get("class") == Some("trace")).unwrap();
+    assert_eq!(link.get("href"), Some(&*format!("https://traces.test/trace/{id}?a=b")));
+    scene.stop().await;
+}
+
+#[tokio::test]
 async fn a_list_of_jobs_has_the_filters_of_the_api_and_pages() {
     let scene = Scene::new().await;
     for n in 0..60 {

@@ -23,6 +23,9 @@ use html::Page;
 const HOSTILE: &str =
     r#""'><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}</textarea>&amp;"#;
 
+/// Where traces are shown.
+const TRACES: &str = r#"trace_url = "https://traces.test/trace/{trace_id}?a=b""#;
+
 /// Tasks of all kinds.
 const TASKS: &str = r#"
 [tasks.build]
@@ -97,7 +100,7 @@ impl Scene {
             .replace("JSON", &quoted(&format!("{HOSTILE:?}")))
             .replace("HOSTILE", &quoted(HOSTILE))
             .replace("SECRET", secret.to_str().unwrap());
-        let served = serve_with(&format!("tokens = {file:?}"), &tables).await;
+        let served = serve_with(&format!("tokens = {file:?}\n{TRACES}"), &tables).await;
         let tokens = Tokens::open(&file).unwrap();
         let client = Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
         let mut scene = Scene { served, tokens, shown: BTreeMap::new(), client, _folder: folder };
