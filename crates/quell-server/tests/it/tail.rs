@@ -185,8 +185,10 @@ fn filters_choose_jobs_and_events() {
             assert_eq!(format!("{} {}", words[1], words[4]), *event, "{filter:?}: {line}");
         }
     }
-    let refused = quell(&["tail", "--every", "1ms"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    for wrong in [["--every", "1ms"], ["--cause", "no luck"]] {
+        let refused = quell(&[&["tail"][..], &wrong].concat()).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
 }
 
 #[test]

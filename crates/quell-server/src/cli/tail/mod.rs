@@ -15,6 +15,7 @@ use quell::job::JobSearch;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::exit::Misuse;
 use super::jobs::searched;
 use super::live::{Live, interval};
 use super::source::{Source, print_json};
@@ -48,6 +49,11 @@ pub struct Args {
 /// Why the first look failed; later ones are repeated until they succeed.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let search = searched(&args.filter)?;
+    if search.cause.is_some() {
+        // A cause is made of a whole error, and what is followed has the beginnings of long ones.
+        let message = "--cause is for lists and actions: follow a text of the error with --error";
+        return Err(Misuse::error(message));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let signal = crate::signal::shutdown()?;
