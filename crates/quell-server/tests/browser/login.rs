@@ -47,7 +47,7 @@ fn a_login_works_without_scripts() {
     page.goto(&scene.url("/login"));
     page.css("#token").fill(scene.token("ann"));
     page.role("button", "Log in").click();
-    page.wait("location.pathname === '/'");
+    page.wait("location.pathname !== '/login' && document.readyState === 'complete'");
     let session = scene.call("ann", Method::GET, "/v1/session", &Value::Null);
     assert_eq!(session["name"], "ann");
 }
