@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use quell::worker::pull::PullTasks;
-use quell::{Ctx, Payload, TaskName};
+use quell::{Ctx, Payload, TaskName, WorkerBuilder};
 use quell_core::attempt::AttemptOutcome;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,17 @@ pub(super) struct Generation {
     worker: JoinSet<quell::Result<()>>,
 }
 
+/// A worker of the tasks that run here.
+fn registered(
+    builder: WorkerBuilder<Work>,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+) -> WorkerBuilder<Work> {
+    let own = tasks.iter().filter(|(_, task)| task.handler.is_some());
+    own.fold(builder, |builder, (name, task)| {
+        builder.register_raw(name.clone(), &task.policy, attempt)
+    })
+}
+
 impl Generation {
     /// Starts the worker and the side tasks of a configuration, and makes its routes.
     pub(super) fn start(
@@ -73,7 +84,7 @@ impl Generation {
                 completions: completions.clone(),
                 stopping,
             };
-            let mut builder = quell
+            let builder = quell
                 .worker(work)
                 .concurrency(config.concurrency)
                 .grace(config.grace.saturating_add(GRACE))
@@ -83,9 +94,7 @@ impl Generation {
                 .drain_when(retired.clone().cancelled_owned())
                 // The process is the server's own.
                 .with_panic_hook();
-            for (name, task) in tasks.iter().filter(|(_, task)| task.handler.is_some()) {
-                builder = builder.register_raw(name.clone(), &task.policy, attempt);
-            }
+            let builder = registered(builder, &tasks);
             let stop = common.stop_working.clone().cancelled_owned();
             worker.spawn(async move {
                 tokio::select! {
