@@ -26,7 +26,7 @@ pull = true
 CONFIG = """
 [server]
 listen = "127.0.0.1:0"
-max_body = 16777216
+max_body = "16MiB"
 [store]
 url = "sqlite://{folder}/quell.db"
 synchronous = "normal"

@@ -51,9 +51,17 @@ class Calls:
         self.port, self.free, self.waits = port, [], []
 
     async def call(self, number, due):
-        reader, writer = self.free.pop() if self.free else await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(request(number))
-        head = await reader.readuntil(b"\r\n\r\n")
+        while True:
+            reused = bool(self.free)
+            reader, writer = self.free.pop() if reused else await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                writer.write(request(number))
+                head = await reader.readuntil(b"\r\n\r\n")
+                break
+            except (asyncio.IncompleteReadError, ConnectionError):
+                # The server closes connections that were idle for 10 s.
+                if not reused:
+                    raise
         assert head.startswith(b"HTTP/1.1 202"), head
         await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
         self.free.append((reader, writer))
