@@ -20,6 +20,8 @@ mod hostile;
 #[cfg(test)]
 mod keys;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod login;
 #[cfg(test)]
 mod page;
