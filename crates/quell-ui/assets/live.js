@@ -11,11 +11,12 @@
   const at = (object, path) => path.split(".").reduce((found, name) => found?.[name], object);
   const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const fill = (within, object) => {
-    for (const node of within.querySelectorAll("[data-live]")) {
+    const own = (node) => within !== document || !node.closest("#activity");
+    for (const node of [...within.querySelectorAll("[data-live]")].filter(own)) {
       const value = at(object, node.dataset.live);
       if (value !== undefined && value !== null) put(node, grouped(value));
     }
-    for (const node of within.querySelectorAll("[data-live-late]")) put(node, millis(at(object, node.dataset.liveLate)));
+    for (const node of [...within.querySelectorAll("[data-live-late]")].filter(own)) put(node, millis(at(object, node.dataset.liveLate)));
   };
   const moment = (text) => {
     const time = document.createElement("time");
@@ -64,7 +65,7 @@
       known.row.querySelectorAll(".spark path").forEach((path, of) => path.setAttribute("d", bars(known.minutes, of)));
     }
     const added = tasks.some((task) => !rows.has(task.queue + " " + task.task));
-    if (added && !document.activeElement?.closest("main")) location.reload();
+    document.querySelector("#more").hidden = !added;
   };
   const show = (overview) => {
     fill(document, overview);
@@ -79,6 +80,17 @@
     document.dispatchEvent(new Event("quell:times"));
   };
   let source = null;
+  // A stream that is refused: by a session that has ended, which a login begins anew, or for now.
+  const again = async () => {
+    if (document.hidden) return;
+    const look = new AbortController();
+    try {
+      const answer = await fetch(prefix + "/live", { headers: { accept: "text/event-stream" }, signal: look.signal });
+      if (answer.status === 401) { location.reload(); return; }
+    } catch { /* It does not answer yet. */ }
+    look.abort();
+    start();
+  };
   const stop = () => { source?.close(); source = null; put(status, "Paused."); };
   const start = () => {
     if (source || document.hidden) return;
@@ -89,7 +101,7 @@
     source.addEventListener("error", () => {
       put(status, "The server does not answer: trying again.");
       // A browser gives up where the answer is no stream, as that of a login.
-      if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(start, 5000); }
+      if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(again, 5000); }
     });
   };
   document.addEventListener("visibilitychange", () => document.hidden ? stop() : start());

@@ -75,22 +75,27 @@
     const text = Math.floor(length / unit[0]) + " " + unit[1];
     return apart <= 0 ? text + " ago" : "in " + text;
   };
+  // How far the server's clock is ahead of this one, when the page was loaded.
+  const ahead = (Number(document.body.dataset.now) || Date.now()) - Date.now();
   const refresh = () => {
     if (document.hidden) return;
     for (const time of all("time[datetime]")) {
       const at = Date.parse(time.dateTime);
-      if (!Number.isNaN(at)) time.textContent = relative(at - Date.now());
+      if (!Number.isNaN(at)) time.textContent = relative(at - Date.now() - ahead);
     }
   };
   setInterval(refresh, 15000);
   document.addEventListener("quell:times", refresh);
   document.addEventListener("visibilitychange", refresh);
 
-  // A page with something in progress is loaded again, while it is looked at and no form is filled in.
+  // A page with something in progress is loaded again, while it is looked at and no one uses its keys or forms.
   const progress = one("[data-refresh]");
   if (progress) {
+    let pressed = -Infinity;
+    document.addEventListener("keydown", () => { pressed = performance.now(); });
     setInterval(() => {
-      const busy = document.activeElement?.matches("input, textarea, select");
+      const focus = document.activeElement;
+      const busy = (focus && focus !== document.body && focus !== one("main")) || performance.now() - pressed < 10000;
       if (!document.hidden && !busy) location.reload();
     }, 1000 * Math.max(1, Number(progress.dataset.refresh) || 2));
   }

@@ -7,9 +7,9 @@
   const hover = document.querySelector("#hover");
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const STEPS = 700, LEFT = 118, TOP = 24, ROW = 30;
-  const SHORTEST = 200, LONGEST = 366 * 864e5;
+  const SHORTEST = 200, LONGEST = 365 * 864e5;
   let from = Date.parse(place.dataset.from), to = Date.parse(place.dataset.to);
-  let live = place.dataset.live === "yes", data = null, skew = 0, asked = 0, waits = null, pointer = null, marks = [];
+  let live = place.dataset.live === "yes", data = null, skew = 0, asks_now = false, again = false, waits = null, pointer = null, marks = [];
 
   const now = () => Date.now() + skew;
   const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
@@ -26,15 +26,23 @@
     && data.view >= (to - from) / 2.5 && data.view <= (to - from) * 2.5;
   const ask = async () => {
     waits = null;
-    const number = ++asked, span = to - from;
-    const begin = from - span / 2, end = Math.min(to + span / 2, now() + 1000);
+    // One request at a time; what is wanted meanwhile is asked for after it.
+    if (asks_now) { again = true; return; }
+    asks_now = true;
+    await load();
+    asks_now = false;
+    if (again) { again = false; need(0); }
+  };
+  const load = async () => {
+    const span = to - from;
+    const end = Math.min(to + span / 2, now() + 1000), begin = Math.max(from - span / 2, end - LONGEST);
     if (end <= begin) return;
     const query = new URLSearchParams({ from: new Date(begin).toISOString(), to: new Date(end).toISOString(), steps: STEPS });
     if (place.dataset.key) query.set("key", place.dataset.key);
     try {
       const answer = await fetch(place.dataset.url + "&" + query, { headers: { accept: "application/json" } });
       if (answer.status === 401) { location.reload(); return; }
-      if (!answer.ok || number !== asked) return;
+      if (!answer.ok) { hover.textContent = (await answer.json()).error?.message ?? "The server refused it."; return; }
       const found = await answer.json();
       skew = Date.parse(found.now) - Date.now();
       data = { ...found, start: Date.parse(found.from), end: Date.parse(found.to), view: span };

@@ -21,7 +21,7 @@
   let waits = null, asked = 0;
   const ask = async () => {
     const number = ++asked, [min, max] = sliders.map((slider) => text(LENGTHS[Number(slider.value)]));
-    const answer = await fetch(place.dataset.url + "&" + new URLSearchParams({ min, max }));
+    const answer = await fetch(place.dataset.url + "&" + new URLSearchParams({ min, max }), { headers: { accept: "application/json" } });
     if (answer.status === 401) { location.reload(); return; }
     if (!answer.ok || number !== asked) return;
     const found = await answer.json(), pair = found.pairs.find((one) => one.asked);

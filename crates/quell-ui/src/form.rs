@@ -9,13 +9,19 @@ use axum::response::{IntoResponse, Response};
 use crate::site::Site;
 use crate::text::encode;
 
+/// The most fields that are read.
+const MOST_FIELDS: usize = 64;
+/// Fields whose spaces count.
+const KEYS: [&str; 2] = ["key", "partition"];
+
 /// Fields in their order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
+    /// The first fields of a text: no form here has more.
     pub(crate) fn parse(text: &[u8]) -> Self {
-        Fields(form_urlencoded::parse(text).into_owned().collect())
+        Fields(form_urlencoded::parse(text).into_owned().take(MOST_FIELDS).collect())
     }
 
     /// The value of a field that was filled in.
@@ -31,7 +37,11 @@ impl Fields {
 
     /// Those of some names that were filled in.
     pub(crate) fn only(&self, names: &[&str]) -> Self {
-        let value = |name: &&str| Some(((*name).to_owned(), self.get(name)?.to_owned()));
+        let value = |name: &&str| {
+            let trimmed = self.get(name)?;
+            let value = if KEYS.contains(name) { self.whole(name) } else { trimmed };
+            Some(((*name).to_owned(), value.to_owned()))
+        };
         Fields(names.iter().filter_map(value).collect())
     }
 

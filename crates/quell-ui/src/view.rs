@@ -59,6 +59,7 @@ impl Views {
         }
         engine.add_global("assets", assets.links());
         engine.add_function("part", part);
+        engine.add_function("now_ms", || Timestamp::now().as_millisecond());
         engine.add_function("time", |at: Value| {
             at.as_str().map_or_else(|| dash("–"), |at| Value::from_safe_string(time(at)))
         });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, NestedPath};
-use axum::http::header::ETAG;
+use axum::http::header::{ACCEPT, ETAG, HOST};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -69,6 +69,12 @@ impl FromRequestParts<Site> for Visit {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Response> {
+        let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
+        // Before a body is read, and whatever headers a hook adds.
+        if !is_safe && comes_from_elsewhere(&parts.headers) {
+            let message = "A form of another site changes nothing here.";
+            return Err((StatusCode::FORBIDDEN, message).into_response());
+        }
         let headers =
             api::of_caller(&parts.headers, site.admit(parts).map_err(|refusal| *refusal)?);
         let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
@@ -79,7 +85,7 @@ impl FromRequestParts<Site> for Visit {
             prefix: prefix.trim_end_matches('/').to_owned(),
             path: parts.uri.path().to_owned(),
             query: Fields::parse(parts.uri.query().unwrap_or_default().as_bytes()),
-            is_safe: matches!(parts.method, Method::GET | Method::HEAD),
+            is_safe,
             session: Session::default(),
             site: site.clone(),
         };
@@ -93,8 +99,30 @@ impl FromRequestParts<Site> for Visit {
         if reply.status.is_success() || reply.status == StatusCode::NOT_FOUND {
             return Ok(visit);
         }
+        // A script cannot follow to a login.
+        if reply.status == StatusCode::UNAUTHORIZED && is_safe && !accepts_pages(&parts.headers) {
+            return Err(StatusCode::UNAUTHORIZED.into_response());
+        }
         Err(Refusal::of(&visit, &reply).into_response())
     }
+}
+
+/// Whether the caller is one that shows pages, and not a script of a page.
+fn accepts_pages(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut accepted = accepted.peekable();
+    accepted.peek().is_none() || accepted.any(|value| value.contains("text/html") || value == "*/*")
+}
+
+/// Whether a browser says that another site sent the request.
+fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(site) = text("sec-fetch-site") {
+        return !matches!(site, "same-origin" | "none");
+    }
+    let Some(origin) = text("origin") else { return false };
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    authority.is_none() || authority != text("host")
 }
 
 impl Visit {
@@ -110,6 +138,17 @@ impl Visit {
     /// The address of a path of these pages.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.0.prefix)
+    }
+
+    /// The beginning of a command that asks the API at the address that the browser used.
+    pub(crate) fn curl(&self) -> String {
+        let inner = &*self.0;
+        let host = inner.headers.get(HOST).and_then(|host| host.to_str().ok());
+        let token = match inner.session.scopes {
+            Some(_) => "-H \"Authorization: Bearer $QUELL_TOKEN\" ",
+            None => "",
+        };
+        format!("curl {token}{}", text::shell(host.unwrap_or("localhost:7777")))
     }
 
     /// Whether the caller may do what a scope permits, as far as these pages are concerned.

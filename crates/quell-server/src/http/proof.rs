@@ -32,33 +32,36 @@ pub struct Proofs(Option<Arc<Judge>>);
 #[derive(Debug)]
 struct Judge {
     file: PathBuf,
-    last: Mutex<Option<(Instant, view::Proof)>>,
+    last: Arc<Mutex<Option<(Instant, view::Proof)>>>,
 }
 
 impl Proofs {
     /// Those of a history in a file.
     #[must_use]
     pub fn of(file: PathBuf) -> Self {
-        Proofs(Some(Arc::new(Judge { file, last: Mutex::default() })))
+        Proofs(Some(Arc::new(Judge { file, last: Arc::default() })))
     }
 }
 
 impl Judge {
     /// The judgement, at most ten seconds old. All who ask meanwhile share it.
     async fn proof(&self) -> Result<view::Proof, ApiError> {
-        let mut last = self.last.lock().await;
+        // The work owns the lock: a request that gives up does not let another one begin beside it.
+        let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some((_, proof)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(proof.clone());
         }
         let file = self.file.clone();
-        let judging = tokio::task::spawn_blocking(move || judge(&file));
+        let judging = tokio::task::spawn_blocking(move || {
+            let proof = judge(&file)?;
+            *last = Some((Instant::now(), proof.clone()));
+            anyhow::Ok(proof)
+        });
         let failed = |why: &dyn std::fmt::Display| {
             ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", why)
         };
         let proof = judging.await.map_err(|error| failed(&error))?;
-        let proof = proof.map_err(|error| failed(&format!("{error:#}")))?;
-        *last = Some((Instant::now(), proof.clone()));
-        Ok(proof)
+        proof.map_err(|error| failed(&format!("{error:#}")))
     }
 }
 

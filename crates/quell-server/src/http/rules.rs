@@ -90,7 +90,7 @@ const RULES: &[(&str, Rule)] = &[
     ("jobs_run", right(Right::Operate, Objects::Job)),
     ("jobs_show", right(Right::Read, Objects::Job)),
     ("jobs_windows", right(Right::Read, Objects::Task)),
-    ("marks_add", right(Right::Operate, Objects::None)),
+    ("marks_add", right(Right::Operate, Objects::All)),
     ("marks_list", right(Right::Read, Objects::None)),
     ("overview_events", right(Right::Read, Objects::Filtered)),
     ("overview_show", right(Right::Read, Objects::Filtered)),

@@ -67,7 +67,9 @@ pub(super) async fn timeline(
     let span = Span { from, to, steps };
     let (recent, grant) = (api.overviews.recent().clone(), access.grant().clone());
     let (of, wanted) = (task.clone(), key.clone());
+    let permit = api.overviews.permit().await?;
     let reading = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
         recent.timeline(&of, |queue| grant.sees(queue, &of), wanted.as_ref(), span)
     });
     let failed = |error| ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error);
@@ -90,8 +92,8 @@ pub(super) async fn timeline(
         due: at(job.window.due_at),
         bound: job.window.bound_at.map(at),
     };
-    let since = api.overviews.recent().since();
-    let complete = found.complete.map_or(since, |(triggers, runs)| triggers.max(runs));
+    let (triggers, runs) = found.complete;
+    let complete = triggers.max(runs);
     Ok(Json(view::Timeline {
         task,
         key,

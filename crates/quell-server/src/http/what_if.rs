@@ -75,8 +75,9 @@ pub(super) async fn show(
     let from = query.take("from", |text| time("from", &text))?.unwrap_or_else(|| to.before(SPAN));
     query.end()?;
     let debounce = task.checked.debounce();
-    if debounce.edge == Edge::Throttle || task.key.is_none() {
-        let message = "the task has no key or is throttled: it has no thresholds to choose";
+    if debounce.edge != Edge::Trailing || task.key.is_none() {
+        let message =
+            "only thresholds of tasks with a key that run at the end of a burst are simulated";
         return Err(ApiError::invalid("task", message));
     }
     let queue = task.checked.queue().clone();
@@ -89,14 +90,16 @@ pub(super) async fn show(
         ..Rule::new(current)
     };
     let (grant, of) = (access.grant().clone(), name.clone());
+    let permit = api.overviews.permit().await?;
     let simulating = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
         let span = Span { from, to, steps: 1 };
         let (triggers, cut) = recent.triggers(&of, |queue| grant.sees(queue, &of), span, MOST);
         let first = triggers.first().map_or(to, |(_, at)| *at);
         let count = triggers.len();
         let simulation = Simulation::of(triggers);
         let pairs = simulated(&simulation, &rule, asked);
-        (first, count, cut, simulation.keys(), pairs, recent.complete(&of))
+        (first, count, cut, simulation.keys(), pairs, recent.complete(&of).0)
     });
     let failed = |error: JoinError| {
         ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error)

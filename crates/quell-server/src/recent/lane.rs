@@ -38,6 +38,8 @@ pub struct Run {
     pub ended: Option<Timestamp>,
     /// How it ended.
     pub outcome: Option<AttemptOutcome>,
+    /// Whether its end is not known: its lease was lost, its job was cancelled, or it ended in another process.
+    pub lost: bool,
     /// Whether its job died by it.
     pub died: bool,
     /// The newer window of its key that took the job in.
@@ -101,6 +103,7 @@ impl Lane {
             self.forgotten = self.forgotten.saturating_add(1);
             self.complete.0 = self.complete.0.max(dropped.at);
         }
+        self.accepted.shrink_to(self.accepted.len().saturating_add(count));
     }
 
     /// Drops the oldest runs.
@@ -110,5 +113,6 @@ impl Lane {
             self.dropped = self.dropped.saturating_add(1);
             self.complete.1 = self.complete.1.max(run.started);
         }
+        self.runs.shrink_to(self.runs.len().saturating_add(count));
     }
 }

@@ -64,6 +64,8 @@ struct State {
     running: HashMap<JobId, (usize, u64)>,
     accepted: usize,
     runs: usize,
+    /// When something was last left out, as there were too many lanes.
+    left_out: Option<Timestamp>,
     /// How far the store's clock is ahead of this host's, in microseconds.
     ahead: i64,
 }
@@ -102,6 +104,7 @@ impl Recent {
             running: HashMap::new(),
             accepted: 0,
             runs: 0,
+            left_out: None,
             ahead: 0,
         };
         Recent { state: Arc::new(Mutex::new(state)), hasher: RandomState::new() }
@@ -170,6 +173,7 @@ impl State {
     fn add_lane(&mut self, queue: &QueueName, task: &TaskName) -> Option<usize> {
         let number = self.lanes.len();
         if number >= self.limits.lanes {
+            self.left_out = Some(self.now());
             return None;
         }
         self.lanes.push(Lane::new(queue.clone(), task.clone(), self.since));

@@ -91,7 +91,9 @@ impl Recent {
         for job in &claimed.jobs {
             let Some(at) = state.lane(queue, &job.task) else { continue };
             let key = self.hash(job.key.as_ref(), state);
-            let is_first = job.attempt <= 1;
+            // Attempts that were released or snoozed are not counted; starts only grow.
+            let is_first = job.token.starts() <= 1;
+            state.lose(claimed.now, job.id);
             let run = Run {
                 job: job.id,
                 key,
@@ -100,6 +102,7 @@ impl Recent {
                 started: claimed.now,
                 ended: None,
                 outcome: None,
+                lost: false,
                 died: false,
                 absorbed_by: None,
                 attempt: job.attempt,
@@ -182,7 +185,9 @@ impl State {
     ) {
         for one in settled {
             let Some(outcome) = outcomes.get(&one.lease) else { continue };
-            if one.became != SettledAs::Refused {
+            if one.became == SettledAs::Refused {
+                self.lose(at, one.lease.job);
+            } else {
                 self.end(at, one.lease.job, *outcome, one.became);
             }
         }
@@ -210,6 +215,18 @@ impl State {
         run.died = died;
         if let SettledAs::Absorbed { by, .. } = became {
             run.absorbed_by = Some(by);
+            // The newer window counts its triggers again.
+            let (started, triggers) = (run.started, run.triggers);
+            lane.count(started, |tally| tally.saved = tally.saved.saturating_sub(triggers));
+        }
+    }
+
+    /// An attempt ended, and it is not known how.
+    fn lose(&mut self, at: Timestamp, job: JobId) {
+        let Some((lane, number)) = self.running.remove(&job) else { return };
+        let run = self.lanes.get_mut(lane).and_then(|lane| lane.run(number));
+        if let Some(run) = run {
+            (run.ended, run.lost) = (Some(at), true);
         }
     }
 

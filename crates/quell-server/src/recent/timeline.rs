@@ -1,11 +1,12 @@
 //! A span of one task's record, small enough to draw.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use quell::{Key, QueueName, TaskName, Timestamp};
 
+use super::Recent;
 use super::lane::{Accepted, Lane, Run};
-use super::{Recent, State};
 
 /// The most attempts of an answer; where there are more, they are counted by step.
 const MOST_RUNS: usize = 400;
@@ -59,7 +60,7 @@ pub struct KeyTicks {
 }
 
 /// What happened in a span.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Timeline {
     /// How many triggers were accepted.
     pub triggers: u64,
@@ -75,11 +76,11 @@ pub struct Timeline {
     pub bars: Vec<Bar>,
     /// Starts by step, where there are many; the same of attempts that failed.
     pub starts: (Ticks, Ticks),
-    /// From when on the record has all triggers, and all attempts; none where it has nothing of the task.
-    pub complete: Option<(Timestamp, Timestamp)>,
+    /// From when on the record has all triggers, and all attempts.
+    pub complete: (Timestamp, Timestamp),
 }
 
-/// How many triggers are copied while callers wait.
+/// How many triggers or attempts are copied while callers wait.
 const PORTION: usize = 1 << 15;
 
 impl Recent {
@@ -94,27 +95,17 @@ impl Recent {
         span: Span,
     ) -> Timeline {
         let key = key.map(|key| self.hash_of(key));
-        let mut drawn = Drawn { span, key, ticks: vec![0; span.steps], ..Drawn::default() };
         let lanes = self.lanes_of_task(task, sees);
-        {
-            let state = self.state();
-            lanes
-                .iter()
-                .filter_map(|lane| state.lanes.get(*lane))
-                .for_each(|lane| drawn.runs_of(lane));
+        let complete = self.complete_of(&lanes);
+        let mut drawn = Drawn { span, key, ticks: vec![0; span.steps], ..Drawn::default() };
+        for lane in lanes {
+            in_portions(|next| self.some_runs(lane, next), |portion| drawn.runs_of(portion));
+            in_portions(
+                |next| self.some_triggers(lane, span, next),
+                |some| drawn.triggers_of(some),
+            );
         }
-        for number in lanes {
-            let mut next = None;
-            loop {
-                let (portion, after) = self.portion(number, span, next);
-                drawn.triggers_of(&portion);
-                next = after;
-                if next.is_none() {
-                    break;
-                }
-            }
-        }
-        drawn.finish(&self.state())
+        Timeline { complete, ..drawn.finish(|hashes| self.names_of(hashes)) }
     }
 
     /// The newest triggers of a task in a span, at most `most`: the number of the key of each, if it has one,
@@ -127,31 +118,48 @@ impl Recent {
         span: Span,
         most: usize,
     ) -> (Vec<(Option<u64>, Timestamp)>, bool) {
-        let lanes: Vec<usize> = self.lanes_of_task(task, sees);
-        let mut found = Vec::new();
-        for lane in lanes {
-            let mut next = None;
-            loop {
-                let (portion, after) = self.portion(lane, span, next);
-                found.extend(portion.iter().map(|one| ((one.key != 0).then_some(one.key), one.at)));
-                next = after;
-                if next.is_none() {
-                    break;
+        let (mut found, mut cut) = (Vec::new(), false);
+        let mut keep_newest = |found: &mut Vec<(Option<u64>, Timestamp)>| {
+            found.sort_by_key(|(_, at)| *at);
+            let older = found.len().saturating_sub(most);
+            cut |= older > 0;
+            found.drain(..older);
+        };
+        for lane in self.lanes_of_task(task, sees) {
+            let more = |next| self.some_triggers(lane, span, next);
+            in_portions(more, |portion: &[Accepted]| {
+                let one = |one: &Accepted| ((one.key != 0).then_some(one.key), one.at);
+                found.extend(portion.iter().map(one));
+                if found.len() > most.saturating_mul(2) {
+                    keep_newest(&mut found);
                 }
-            }
+            });
         }
-        found.sort_by_key(|(_, at)| *at);
-        let older = found.len().saturating_sub(most);
-        found.drain(..older);
-        (found, older > 0)
+        keep_newest(&mut found);
+        (found, cut)
     }
 
-    /// From when on the record has all triggers of a task that were accepted here.
+    /// From when on the record has all triggers of a task, and all its attempts.
     #[must_use]
-    pub fn complete(&self, task: &TaskName) -> Timestamp {
+    pub fn complete(&self, task: &TaskName) -> (Timestamp, Timestamp) {
+        self.complete_of(&self.lanes_of_task(task, |_| true))
+    }
+
+    fn complete_of(&self, lanes: &[usize]) -> (Timestamp, Timestamp) {
         let state = self.state();
-        let lanes = state.lanes.iter().filter(|lane| lane.task == *task);
-        lanes.map(|lane| lane.complete.0).max().unwrap_or(state.since)
+        // What came to no lane, as there are too many, is not known.
+        let of_none =
+            if lanes.is_empty() { state.left_out.unwrap_or(state.since) } else { state.since };
+        let later = |(a, b): (Timestamp, Timestamp), (c, d)| (a.max(c), b.max(d));
+        let complete =
+            lanes.iter().filter_map(|lane| state.lanes.get(*lane)).map(|lane| lane.complete);
+        complete.fold((of_none, of_none), later)
+    }
+
+    fn names_of(&self, hashes: &[u64]) -> HashMap<u64, Key> {
+        let state = self.state();
+        let name = |hash: &u64| Some((*hash, state.names.get(*hash)?.clone()));
+        hashes.iter().filter_map(name).collect()
     }
 
     fn lanes_of_task(&self, task: &TaskName, sees: impl Fn(&QueueName) -> bool) -> Vec<usize> {
@@ -162,17 +170,50 @@ impl Recent {
     }
 
     /// Some triggers of a lane in a span, from a number on, and the number of the next one.
-    fn portion(&self, lane: usize, span: Span, from: Option<u64>) -> (Vec<Accepted>, Option<u64>) {
+    fn some_triggers(&self, lane: usize, span: Span, from: Option<u64>) -> Portion<Accepted> {
         let state = self.state();
         let Some(lane) = state.lanes.get(lane) else { return (Vec::new(), None) };
         let begin = lane.accepted.partition_point(|one| one.at < span.from);
         let end = lane.accepted.partition_point(|one| one.at < span.to);
-        let known = from.map(|from| from.saturating_sub(lane.forgotten));
-        let begin = known.map_or(begin, |known| usize::try_from(known).unwrap_or(end)).min(end);
-        let until = begin.saturating_add(PORTION).min(end);
-        let after = (until < end).then(|| lane.forgotten.saturating_add(until as u64));
-        (lane.accepted.range(begin..until).copied().collect(), after)
+        some(&lane.accepted, lane.forgotten, from, begin..end)
     }
+
+    /// The same of its attempts, of all times.
+    fn some_runs(&self, lane: usize, from: Option<u64>) -> Portion<Run> {
+        let state = self.state();
+        let Some(lane) = state.lanes.get(lane) else { return (Vec::new(), None) };
+        some(&lane.runs, lane.dropped, from, 0..lane.runs.len())
+    }
+}
+
+/// A portion, and the number of what comes after it.
+type Portion<T> = (Vec<T>, Option<u64>);
+
+/// Takes portions until there is no next one.
+fn in_portions<T>(more: impl Fn(Option<u64>) -> Portion<T>, mut take: impl FnMut(&[T])) {
+    let mut next = None;
+    loop {
+        let (portion, after) = more(next);
+        take(&portion);
+        if after.is_none() {
+            return;
+        }
+        next = after;
+    }
+}
+
+/// A portion of a queue's range whose first `gone` elements were dropped.
+fn some<T: Copy>(
+    all: &VecDeque<T>,
+    gone: u64,
+    from: Option<u64>,
+    range: Range<usize>,
+) -> Portion<T> {
+    let known = from.map(|from| usize::try_from(from.saturating_sub(gone)).unwrap_or(range.end));
+    let begin = known.unwrap_or(range.start).min(range.end);
+    let until = begin.saturating_add(PORTION).min(range.end);
+    let after = (until < range.end).then(|| gone.saturating_add(until as u64));
+    (all.range(begin..until).copied().collect(), after)
 }
 
 impl Default for Span {
@@ -191,7 +232,6 @@ struct Drawn {
     steps: Vec<(u32, u64)>,
     triggers: u64,
     runs: Vec<Run>,
-    complete: Option<(Timestamp, Timestamp)>,
 }
 
 impl Drawn {
@@ -210,18 +250,16 @@ impl Drawn {
         }
     }
 
-    fn runs_of(&mut self, lane: &Lane) {
+    fn runs_of(&mut self, portion: &[Run]) {
         let overlaps = |run: &&Run| {
             run.opened < self.span.to && run.ended.is_none_or(|ended| ended >= self.span.from)
         };
         let is_wanted = |run: &&Run| self.key.is_none_or(|key| key == run.key);
-        self.runs.extend(lane.runs.iter().filter(is_wanted).filter(overlaps).copied());
-        let (triggers, runs) = lane.complete;
-        let (known_triggers, known_runs) = self.complete.unwrap_or(lane.complete);
-        self.complete = Some((known_triggers.max(triggers), known_runs.max(runs)));
+        self.runs.extend(portion.iter().filter(is_wanted).filter(overlaps).copied());
     }
 
-    fn finish(mut self, state: &State) -> Timeline {
+    /// Sums up; `names_of` finds the names of a few keys.
+    fn finish(mut self, names_of: impl FnOnce(&[u64]) -> HashMap<u64, Key>) -> Timeline {
         let distinct = self.keys.len();
         let mut most: Vec<(u64, u64)> = self.keys.drain().collect();
         most.sort_by_key(|(key, count)| (std::cmp::Reverse(*count), *key));
@@ -234,28 +272,26 @@ impl Drawn {
                 *count += 1;
             }
         }
-        let named = |(hash, triggers): (u64, u64)| {
-            let ticks = by_key.get(&hash).map(|steps| sparse(steps)).unwrap_or_default();
-            Some(KeyTicks { key: state.names.get(hash)?.clone(), triggers, ticks })
-        };
-        let keys = most.into_iter().filter_map(named).collect();
         self.runs.sort_by_key(|run| (run.started, run.job));
-        let mut timeline = Timeline {
+        let drawn: &[Run] = if self.runs.len() <= MOST_RUNS { &self.runs } else { &[] };
+        let hashes = most.iter().map(|(hash, _)| *hash).chain(drawn.iter().map(|run| run.key));
+        let names = names_of(&hashes.collect::<Vec<_>>());
+        let named = |(hash, triggers): &(u64, u64)| {
+            let ticks = by_key.get(hash).map(|steps| sparse(steps)).unwrap_or_default();
+            Some(KeyTicks { key: names.get(hash)?.clone(), triggers: *triggers, ticks })
+        };
+        let bar = |run: &Run| Bar { run: *run, key: names.get(&run.key).cloned() };
+        let starts = if drawn.is_empty() { self.starts() } else { Default::default() };
+        Timeline {
             triggers: self.triggers,
             ticks: sparse(&self.ticks),
-            keys,
+            keys: most.iter().filter_map(named).collect(),
             distinct,
             runs: self.runs.len() as u64,
-            complete: self.complete,
-            ..Timeline::default()
-        };
-        if self.runs.len() <= MOST_RUNS {
-            let bar = |run: &Run| Bar { run: *run, key: state.names.get(run.key).cloned() };
-            timeline.bars = self.runs.iter().map(bar).collect();
-        } else {
-            timeline.starts = self.starts();
+            bars: drawn.iter().map(bar).collect(),
+            starts,
+            complete: (Timestamp::MIN, Timestamp::MIN),
         }
-        timeline
     }
 
     /// Starts and failures by step.

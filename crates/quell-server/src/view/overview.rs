@@ -140,8 +140,8 @@ pub struct TaskActivity {
     pub hour: Numbers,
     /// The last 168 hours.
     pub week: Numbers,
-    /// Triggers, runs and failures of each of the last 60 minutes, the oldest first. In events, of the last two
-    /// minutes only.
+    /// Triggers, runs and failures of each of the last 60 minutes, the oldest first. In events but the first, of
+    /// the last two minutes only.
     pub minutes: Vec<[u64; 3]>,
 }
 
@@ -257,7 +257,7 @@ pub struct Run {
     /// When it ended; null while it runs.
     pub ended: Option<f64>,
     /// How it ended, such as `succeeded` or `failed`; `dead` where its job died by it, `absorbed` where a newer
-    /// window took it in.
+    /// window took it in, `lost` where another process knows.
     pub outcome: Option<String>,
     /// Which attempt, from 1.
     pub attempt: u32,
@@ -272,6 +272,7 @@ impl Run {
         let outcome = match run.outcome {
             _ if run.died => Some("dead"),
             _ if run.absorbed_by.is_some() => Some("absorbed"),
+            _ if run.lost => Some("lost"),
             outcome => outcome.map(quell::job::AttemptOutcome::name),
         };
         Run {

@@ -277,6 +277,12 @@ async fn a_token_that_is_limited_sees_only_its_tasks_in_overviews_timelines_and_
     let seen = event(events, |seen| seen["tasks"] != Value::Null).await.unwrap();
     assert_eq!(seen["tasks"].as_array().unwrap().len(), 1, "{seen:#}");
 
+    // Who marked a moment is not for it.
+    let mark = served.request(Method::POST, "/v1/marks").bearer_auth(&made[0]);
+    assert_eq!(mark.json(&json!({ "name": "deploy" })).send().await.unwrap().status(), 201);
+    assert_eq!(ask(&made[0], "/v1/marks").await.1["marks"][0]["by"]["name"], "all");
+    assert_eq!(ask(&made[1], "/v1/marks").await.1["marks"][0]["by"]["name"], Value::Null);
+
     // A stream ends with its token.
     let events =
         served.request(Method::GET, "/v1/events").bearer_auth(&made[1]).send().await.unwrap();
@@ -307,4 +313,82 @@ async fn a_thousand_callers_follow_and_one_more_is_refused() {
     assert_eq!(follow().await.unwrap().status(), 429);
     followers.pop();
     assert_eq!(follow().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_job_that_is_redriven_or_snoozes_is_one_run_and_saves_once() {
+    let tasks = r#"
+[tasks.bursts]
+key = "{{ k }}"
+debounce = { min = "1h", max = "2h" }
+retry = { max_attempts = 1 }
+exec = { command = ["false"] }
+"#;
+    let served = serve(tasks).await;
+    for _ in 0..5 {
+        served.trigger("bursts", r#"{"k":"a"}"#).await;
+    }
+    let (_, flushed) = served.post("/v1/tasks/bursts/windows/flush", r#"{"key":"a"}"#).await;
+    served.ended(&flushed["job"], JobState::Dead).await;
+    let job = flushed["job"].as_str().unwrap();
+    for _ in 0..2 {
+        let (status, redriven) = served.post(&format!("/v1/jobs/{job}/redrive"), "").await;
+        assert_eq!(status, 200, "{redriven}");
+        served.ended(&flushed["job"], JobState::Dead).await;
+    }
+    let seen = until(&served, "/v1/overview", |seen| seen["hour"]["failed"] == 3).await;
+    let hour = &seen["hour"];
+    let counts = ["starts", "runs", "saved"].map(|name| hour[name].as_u64().unwrap());
+    assert_eq!(counts, [3, 1, 4], "{hour}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r12_triggers_of_an_absorbed_job_are_saved_once() {
+    let tasks = r#"
+[tasks.bursts]
+key = "{{ k }}"
+debounce = { min = "1h", max = "2h" }
+retry = { max_attempts = 2, min_backoff = "1h", max_backoff = "1h" }
+exec = { command = ["sh", "-c", "while ! [ -e FILE ]; do sleep 0.02; done; exit 1"] }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let served = serve(&tasks.replace("FILE", file.to_str().unwrap())).await;
+    let burst = async |count: usize| {
+        for _ in 0..count {
+            served.trigger("bursts", r#"{"k":"a"}"#).await;
+        }
+    };
+    burst(5).await;
+    let (_, first) = served.post("/v1/tasks/bursts/windows/flush", r#"{"key":"a"}"#).await;
+    let running = format!("/v1/jobs/{}", first["job"].as_str().unwrap());
+    until(&served, &running, |job| job["job"]["state"] == "running").await;
+    burst(3).await;
+    std::fs::write(&file, "").unwrap();
+    served.ended(&first["job"], JobState::Absorbed).await;
+    let (_, second) = served.post("/v1/tasks/bursts/windows/flush", r#"{"key":"a"}"#).await;
+    assert_ne!(second["job"], first["job"], "{second}");
+    let seen = until(&served, "/v1/overview", |seen| seen["hour"]["failed"] == 2).await;
+    // Two runs for eight triggers.
+    assert_eq!((&seen["hour"]["runs"], &seen["hour"]["saved"]), (&json!(2), &json!(6)), "{seen:#}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r21_an_attempt_whose_end_is_not_known_here_is_lost_and_ends() {
+    let tasks = "[tasks.slow]\nexec = { command = [\"sleep\", \"60\"] }\n";
+    let served = serve(tasks).await;
+    let job = served.trigger("slow", "{}").await["job"].clone();
+    let path = format!("/v1/jobs/{}", job.as_str().unwrap());
+    until(&served, &path, |job| job["job"]["state"] == "running").await;
+    let (status, _) = served.post(&format!("{path}/cancel"), "").await;
+    assert_eq!(status, 200);
+    let is_over = |seen: &Value| seen["bars"][0]["ended"] != Value::Null;
+    let seen = until(&served, "/v1/tasks/slow/timeline", is_over).await;
+    assert!(
+        ["lost", "cancelled"].contains(&seen["bars"][0]["outcome"].as_str().unwrap()),
+        "{seen:#}"
+    );
+    served.server.stop().await.unwrap();
 }

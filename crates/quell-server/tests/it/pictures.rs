@@ -111,6 +111,11 @@ exec = { command = ["true"] }
 key = "{{ k }}"
 exec = { command = ["true"] }
 
+[tasks.both]
+key = "{{ k }}"
+debounce = { min = "1h", max = "2h", edge = "both" }
+exec = { command = ["true"] }
+
 [tasks.plain]
 exec = { command = ["true"] }
 "#;
@@ -156,6 +161,8 @@ async fn other_thresholds_are_tried_on_what_was_seen_and_used_for_the_queue() {
         single["remedies"].to_string().contains("12 of 12 keys had one trigger only"),
         "{single:#}"
     );
+    let (status, refused) = served.get("/v1/tasks/both/what-if").await;
+    assert_eq!((status, &refused["error"]["field"]), (422, &Value::from("task")), "{refused}");
     for (path, field) in [
         ("/v1/tasks/own/what-if?min=1m", "max"),
         ("/v1/tasks/own/what-if?max=1m", "min"),

@@ -96,7 +96,10 @@ async fn the_history_of_a_server_is_judged_and_a_broken_promise_is_shown() {
     assert!(of(&proof, "P10")["broken"].as_u64() > Some(0), "{proof:#}");
     let request = reqwest::Client::new().get(format!("{}/proof", process.url));
     let page = request.header("accept", "text/html").send().await.unwrap().text().await.unwrap();
-    assert!(page.contains("broken</h2>") && page.contains("data-property=\"P34\""), "{page}");
+    assert!(
+        page.contains("of a broken promise</h2>") && page.contains("data-property=\"P34\""),
+        "{page}"
+    );
 }
 
 #[tokio::test]

@@ -33,8 +33,7 @@ async fn list(visit: Visit) -> Answer {
     };
     let causes = format!("/v1/dead/causes?{}", query(CAUSES, &Fields::default()));
     let reply = visit.ask(Call::get(&causes)).await?;
-    let is_wrong =
-        matches!(reply.status, StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST);
+    let is_wrong = super::is_about_a_field(&reply);
     let problem = is_wrong.then(|| reply.problem());
     let (causes, page) = if is_wrong {
         (Value::Null, Value::Null)

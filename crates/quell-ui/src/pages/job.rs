@@ -99,20 +99,20 @@ async fn one(visit: Visit, Path(id): Path<String>) -> Answer {
         is_dead => state == "dead",
         is_unreadable => state == "unreadable",
         here => visit.url(&format!("/jobs/{}", encode(&id))),
-        curl => format!("curl localhost:7777/v1/jobs/{}", encode(&id)),
-        again => again(task, found.payload.as_deref()),
+        curl => format!("{}/v1/jobs/{}", visit.curl(), encode(&id)),
+        again => again(&visit, task, found.payload.as_deref()),
     };
     page(&visit, "jobs", &format!("Job {id}"), "job", own)
 }
 
 /// The commands that trigger the same once more.
-fn again(task: &str, payload: Option<&RawValue>) -> Option<Vec<String>> {
+fn again(visit: &Visit, task: &str, payload: Option<&RawValue>) -> Option<Vec<String>> {
     const LONGEST: usize = 4 << 10;
     let payload = payload.map(RawValue::get).filter(|text| text.len() <= LONGEST)?;
     let body = format!("{{\"payload\":{payload}}}");
     let (path, word) = (encode(task), crate::text::shell);
     Some(vec![
-        format!("curl localhost:7777/v1/tasks/{path}/triggers --json {}", word(&body)),
+        format!("{}/v1/tasks/{path}/triggers --json {}", visit.curl(), word(&body)),
         format!("quell trigger {} {}", word(task), word(payload)),
     ])
 }

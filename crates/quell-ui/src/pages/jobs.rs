@@ -33,8 +33,7 @@ async fn list(visit: Visit) -> Answer {
     let asked = asked.collect::<Vec<_>>().join("&");
     let reply = visit.ask(Call::get(&format!("/v1/jobs?limit={PAGE}&{asked}"))).await?;
     // What was typed is shown again, with what is wrong with it.
-    let is_wrong =
-        matches!(reply.status, StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST);
+    let is_wrong = super::is_about_a_field(&reply);
     let problem = is_wrong.then(|| reply.problem());
     let page: Value = if is_wrong { Value::Null } else { visit.read(&reply)? };
     let tasks: Value = visit.get("/v1/tasks").await?;

@@ -27,10 +27,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use crate::answer::Refusal;
+use crate::api::Reply;
 use crate::form::Fields;
 use crate::site::Site;
 use crate::visit::Visit;
 
+/// How many names are offered for completion.
+const OPTIONS: usize = 200;
 /// How many rows a page of a list has.
 const PAGE: usize = 50;
 
@@ -109,11 +112,24 @@ pub(crate) async fn wrong_method(visit: Visit) -> Response {
     visit.refuse(StatusCode::METHOD_NOT_ALLOWED, message).into_response()
 }
 
-/// The names of all tasks, for completion.
+/// The names of tasks, for completion.
 async fn task_names(visit: &Visit) -> Result<Vec<String>, Refusal> {
     let tasks: Value = visit.get("/v1/tasks").await?;
     let names = tasks["tasks"].as_array().into_iter().flatten();
-    Ok(names.filter_map(|task| task["name"].as_str().map(str::to_owned)).collect())
+    let names = names.filter_map(|task| task["name"].as_str().map(str::to_owned));
+    Ok(names.take(OPTIONS).collect())
+}
+
+/// Whether the API refused what a filter says: a value, or that it does not name one of the tasks or queues that
+/// its caller is limited to.
+fn is_about_a_field(reply: &Reply) -> bool {
+    match reply.status {
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST => true,
+        StatusCode::FORBIDDEN => {
+            matches!(reply.problem().field.as_deref(), Some("task" | "queue"))
+        }
+        _ => false,
+    }
 }
 
 /// The priority that a form names.

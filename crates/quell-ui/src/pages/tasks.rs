@@ -136,8 +136,14 @@ async fn cancel(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Ans
     window(&visit, &task, &form, "cancel", "window-cancelled").await
 }
 
+/// A row of a list names its job, as its window may be closed; without one the open window of a key is meant.
 async fn window(visit: &Visit, task: &str, form: &Fields, what: &str, said: &str) -> Answer {
     let task = encode(task);
+    if let Some(job) = form.get("job") {
+        let what = if what == "flush" { "run" } else { what };
+        visit.post(&format!("/v1/jobs/{}/{what}", encode(job)), None).await?;
+        return done(visit, &format!("/tasks/{task}"), said);
+    }
     let body = json!({ "key": form.whole("key") });
     visit.post(&format!("/v1/tasks/{task}/windows/{what}"), Some(&body)).await?;
     done(visit, &format!("/tasks/{task}"), said)

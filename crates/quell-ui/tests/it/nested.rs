@@ -162,6 +162,50 @@ async fn a_hook_admits_callers_and_gives_them_tokens() {
 }
 
 #[tokio::test]
+async fn forms_of_other_sites_are_refused_whatever_a_hook_adds() {
+    let asked = Asked::default();
+    let app = Page::new(api(&asked)).authenticate(|_| {
+        let token = HeaderValue::from_static("Bearer of-the-user");
+        Ok(HeaderMap::from_iter([(AUTHORIZATION, token)]))
+    });
+    let app = app.into_router();
+    let post = async |headers: &[(&'static str, &'static str)]| {
+        let mut request = Request::post("/jobs/7/cancel").header("host", "ops.test");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        send(&app, request.body(Body::empty()).unwrap()).await.0
+    };
+    for foreign in [
+        ("origin", "https://evil.test"),
+        ("origin", "null"),
+        ("origin", "https://ops.test.evil.test"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ] {
+        assert_eq!(post(&[foreign]).await, StatusCode::FORBIDDEN, "{foreign:?}");
+    }
+    assert!(asked.lock().unwrap().is_empty(), "the API was asked for another site");
+    for own in [("origin", "https://ops.test"), ("sec-fetch-site", "same-origin")] {
+        assert_ne!(post(&[own]).await, StatusCode::FORBIDDEN, "{own:?}");
+    }
+    assert!(!asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_form_with_a_million_fields_is_read_no_further_than_its_first_ones() {
+    let app = Page::new(api(&Asked::default())).into_router();
+    let body = "a&".repeat(1_000_000);
+    let request = Request::post("/tasks/mail/trigger")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header(COOKIE, "open=1")
+        .body(Body::from(body))
+        .unwrap();
+    let (status, _, page) = send(&app, request).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{page}");
+}
+
+#[tokio::test]
 async fn without_a_session_the_browser_goes_to_the_login_and_back() {
     let app = Router::new().nest("/ops", Page::new(api(&Asked::default())).into_router());
     for (method, path, next) in [

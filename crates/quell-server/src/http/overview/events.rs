@@ -40,6 +40,8 @@ struct Viewer {
     api: Api,
     access: Access,
     next: Instant,
+    /// Whether its first event is to come, which has all minutes.
+    is_first: bool,
     /// Completes when the stream ends: the server stops, or its token or session has ended.
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     _place: OwnedSemaphorePermit,
@@ -63,11 +65,12 @@ impl Viewer {
         let overviews = &self.api.overviews;
         match overviews.moment().await {
             Ok(moment) => {
-                let mut overview = moment.shown(self.access.grant(), overviews.marks.shown());
-                for task in &mut overview.tasks {
+                let mut overview = moment.shown(self.access.grant()).into_owned();
+                for task in overview.tasks.iter_mut().filter(|_| !self.is_first) {
                     let older = task.minutes.len().saturating_sub(MINUTES);
                     task.minutes.drain(..older);
                 }
+                self.is_first = false;
                 Event::default().event("overview").json_data(&overview).ok()
             }
             Err(error) => {
@@ -85,7 +88,7 @@ impl Viewer {
     tag = "operation",
     operation_id = "overview_events",
     summary = "Follow the overview as server-sent events.",
-    description = "An event `overview` each second, as `GET /v1/overview` answers, with two minutes of each task; \
+    description = "An event `overview` each second, as `GET /v1/overview` answers, with all minutes of each task in the first event and two in the next ones; \
                    an event `trouble` with a `message` where the store does not answer. The stream ends with the \
                    server, the token or the session. At most 1,000 callers at once follow it.",
     responses(
@@ -104,7 +107,7 @@ pub(in crate::http) async fn events(
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "events", message));
     };
     let ended = Box::pin(ended(api.clone(), access.clone()));
-    let viewer = Viewer { api, access, next: Instant::now(), ended, _place: place };
+    let viewer = Viewer { api, access, next: Instant::now(), is_first: true, ended, _place: place };
     let events = unfold(viewer, |mut viewer| async move {
         let event = viewer.event().await?;
         Some((Ok::<_, Infallible>(event), viewer))

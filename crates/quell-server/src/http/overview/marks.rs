@@ -1,4 +1,4 @@
-//! Marks: moments such as deploys, which pages draw beside what happened.
+//! Marks: moments such as deploys, which the overview lists.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use crate::actions::now;
 use crate::http::Api;
+use crate::http::auth::Access;
 use crate::http::body::{JsonBody, parse};
 use crate::http::error::{ApiError, Refused};
 use crate::view::{self, Caller};
@@ -52,7 +53,7 @@ pub(super) struct NewMark {
     tag = "operation",
     operation_id = "marks_add",
     summary = "Mark this moment, such as a deploy.",
-    description = "Pages draw marks beside what happened. The server keeps the last 100 until it ends.",
+    description = "The overview lists them. The server keeps the last 100 until it ends.",
     request_body = NewMark,
     responses((status = 201, body = view::Mark, description = "Done."), Refused),
 )]
@@ -83,6 +84,13 @@ pub(in crate::http) async fn add(
     description = "",
     responses((status = 200, body = view::Marks, description = "Done."), Refused),
 )]
-pub(in crate::http) async fn list(State(api): State<Api>) -> Json<view::Marks> {
-    Json(view::Marks { marks: api.overviews.marks.shown() })
+pub(in crate::http) async fn list(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+) -> Json<view::Marks> {
+    let mut marks = api.overviews.marks.shown();
+    if access.grant().is_limited() {
+        marks.iter_mut().for_each(|mark| mark.by = Caller::default());
+    }
+    Json(view::Marks { marks })
 }

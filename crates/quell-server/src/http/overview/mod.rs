@@ -7,14 +7,15 @@ pub(super) mod marks;
 mod moment;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
-use quell::{JobState, Quell};
-use tokio::sync::Mutex;
+use quell::{Error, ErrorKind, JobState, Quell};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use super::Api;
 use super::auth::Access;
@@ -26,6 +27,8 @@ use moment::Moment;
 
 /// How old a moment may be that is shown.
 const FRESH: Duration = Duration::from_millis(900);
+/// How many read the whole record at a time; others wait.
+const READERS: usize = 2;
 /// How old the number of open windows may be.
 const WINDOWS_FRESH: Duration = Duration::from_secs(5);
 
@@ -37,13 +40,18 @@ pub struct Overviews {
     marks: Marks,
     last: Arc<Mutex<Last>>,
     viewers: events::Viewers,
+    readers: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct Last {
-    moment: Option<(Instant, Arc<Moment>)>,
+    moment: Option<(Instant, Found)>,
     windows: Option<(Instant, (u64, bool))>,
 }
+
+/// What a look found: a failure is shown as long as a moment, so that many who look do not press a store that
+/// is in trouble.
+type Found = Result<Arc<Moment>, (ErrorKind, String)>;
 
 impl Overviews {
     /// Those of a client whose calls are recorded.
@@ -55,6 +63,7 @@ impl Overviews {
             marks: Marks::default(),
             last: Arc::default(),
             viewers: events::Viewers::default(),
+            readers: Arc::new(Semaphore::new(READERS)),
         }
     }
 
@@ -63,23 +72,41 @@ impl Overviews {
         &self.recent
     }
 
-    /// A moment that is at most a second old. All who ask meanwhile share it.
+    /// A place among those who read the whole record.
+    ///
+    /// # Errors
+    /// Never, as nothing closes it.
+    pub(super) async fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = Arc::clone(&self.readers).acquire_owned().await;
+        permit.map_err(|error| {
+            ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error)
+        })
+    }
+
+    /// A moment that is at most a second old. All who ask meanwhile share it, or the failure.
     async fn moment(&self) -> quell::Result<Arc<Moment>> {
         let mut last = self.last.lock().await;
-        let is_fresh = |(at, _): &&(Instant, Arc<Moment>)| at.elapsed() < FRESH;
-        if let Some((_, moment)) = last.moment.as_ref().filter(is_fresh) {
-            return Ok(Arc::clone(moment));
+        let is_fresh = |(at, _): &&(Instant, Found)| at.elapsed() < FRESH;
+        if let Some((_, found)) = last.moment.as_ref().filter(is_fresh) {
+            return shared(found);
         }
-        let begun = Instant::now();
+        let found = self.read(&mut last).await.map(Arc::new);
+        let found = found.map_err(|error| (error.kind(), error.to_string()));
+        let answer = shared(&found);
+        last.moment = Some((Instant::now(), found));
+        answer
+    }
+
+    async fn read(&self, last: &mut Last) -> quell::Result<Moment> {
         let windows = match last.windows {
             Some((at, windows)) if at.elapsed() < WINDOWS_FRESH => windows,
             _ => self.windows().await?,
         };
         if last.windows.is_none_or(|(at, _)| at.elapsed() >= WINDOWS_FRESH) {
-            last.windows = Some((begun, windows));
+            last.windows = Some((Instant::now(), windows));
         }
         let store = self.quell.store();
-        let moment = Moment {
+        Ok(Moment {
             lanes: store.overview(None).await?,
             counts: store.counts().await?,
             queues: store.queues().await?,
@@ -89,18 +116,17 @@ impl Overviews {
             trouble: store.trouble(),
             activities: self.recent.activities(),
             since: self.recent.since(),
+            marks: self.marks.shown(),
             windows,
-        };
-        let moment = Arc::new(moment);
-        last.moment = Some((begun, Arc::clone(&moment)));
-        Ok(moment)
+            whole: OnceLock::new(),
+        })
     }
 
     async fn windows(&self) -> quell::Result<(u64, bool)> {
         let most = JobFilter::MAX_PAGE;
         let filter = JobFilter::default().state(JobState::Scheduled).limit(most);
         let jobs = self.quell.jobs(&filter).await?;
-        let open = jobs.iter().filter(|job| job.key.is_some()).count();
+        let open = jobs.iter().filter(|job| job.is_open_window()).count();
         Ok((open as u64, jobs.len() < most))
     }
 }
@@ -122,7 +148,14 @@ pub(super) async fn show(
     Extension(access): Extension<Access>,
 ) -> Result<Json<view::Overview>, ApiError> {
     let moment = api.overviews.moment().await?;
-    Ok(Json(moment.shown(access.grant(), api.overviews.marks.shown())))
+    Ok(Json(moment.shown(access.grant()).into_owned()))
+}
+
+fn shared(found: &Found) -> quell::Result<Arc<Moment>> {
+    match found {
+        Ok(moment) => Ok(Arc::clone(moment)),
+        Err((kind, message)) => Err(Error::new(*kind, message.clone())),
+    }
 }
 
 /// The number of each state's jobs, by queue and task.

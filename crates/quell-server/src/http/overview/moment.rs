@@ -1,6 +1,8 @@
 //! What was read at one moment, and what a caller sees of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use quell::alert::{AlertName, AlertRow, Overview as Lanes};
@@ -33,11 +35,26 @@ pub(super) struct Moment {
     pub(super) since: Timestamp,
     /// How many windows are open among the newest jobs that wait, and whether those are all.
     pub(super) windows: (u64, bool),
+    pub(super) marks: Vec<view::Mark>,
+    /// What those see of it who see all.
+    pub(super) whole: OnceLock<view::Overview>,
 }
 
 impl Moment {
     /// What a caller sees of it.
-    pub(super) fn shown(&self, grant: &Grant, marks: Vec<view::Mark>) -> view::Overview {
+    pub(super) fn shown(&self, grant: &Grant) -> Cow<'_, view::Overview> {
+        if grant.is_limited() {
+            return Cow::Owned(self.seen(grant));
+        }
+        Cow::Borrowed(self.whole.get_or_init(|| self.seen(grant)))
+    }
+
+    fn seen(&self, grant: &Grant) -> view::Overview {
+        let mut marks = self.marks.clone();
+        if grant.is_limited() {
+            // Who marked them is none of the numbers of its jobs.
+            marks.iter_mut().for_each(|mark| mark.by = view::Caller::default());
+        }
         let (mut hour, mut week) = (Tally::default(), Tally::default());
         for activity in self.activities.iter().filter(|one| grant.sees(&one.queue, &one.task)) {
             hour.add(&activity.hour);

@@ -61,6 +61,21 @@ async fn r15_a_window_is_flushed_or_cancelled_by_the_page_of_its_task() {
     scene.stop().await;
 }
 
+/// A job that failed waits beside the open window of its key: the row that is cancelled is the one that was meant.
+#[tokio::test]
+async fn r15_a_row_of_a_closed_window_is_cancelled_and_not_the_open_one_of_its_key() {
+    let scene = Scene::new().await;
+    let open = scene.trigger("build", &json!({ "repo": "a" })).await;
+    let other = scene.trigger("build", &json!({ "repo": "b" })).await;
+    scene.done("/tasks/build/cancel", &[("key", "a"), ("job", &other)]).await;
+    assert_eq!(scene.state(&other).await, "cancelled");
+    assert_eq!(scene.state(&open).await, "scheduled");
+    let page = scene.page("admin", "/tasks/build").await.page;
+    let mut jobs = page.tags("input").filter(|tag| tag.get("name") == Some("job"));
+    assert!(jobs.all(|tag| tag.get("value") == Some(open.as_str())), "{}", page.text());
+    scene.stop().await;
+}
+
 #[tokio::test]
 async fn a_job_is_run_now_changed_and_cancelled_by_its_page() {
     let scene = Scene::new().await;
