@@ -103,6 +103,12 @@
   // Keys.
   const help = one("#help");
   one("#keys")?.addEventListener("click", () => help?.showModal());
+  // Single keys can be switched off: they are in the way of who speaks to the browser.
+  const uses = one("#use-keys");
+  try { if (uses && localStorage.getItem("quell-keys") === "off") uses.checked = false; } catch { /* They are on. */ }
+  uses?.addEventListener("change", () => {
+    try { localStorage.setItem("quell-keys", uses.checked ? "on" : "off"); } catch { /* It lasts for this page. */ }
+  });
   const rows = () => all("main tbody tr").filter((row) => one("a", row));
   const move = (step) => {
     const list = rows();
@@ -116,6 +122,7 @@
   document.addEventListener("keydown", (event) => {
     const typing = event.target instanceof Element
       && event.target.matches("input, textarea, select, [contenteditable]");
+    if (uses && !uses.checked) return;
     if (typing || event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
     const wasLed = leads;
     leads = false;

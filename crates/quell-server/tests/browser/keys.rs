@@ -16,6 +16,15 @@ fn keys_lead_everywhere_and_the_theme_is_remembered() {
     page.press("?");
     page.wait("document.querySelector('#help').open");
     page.screenshot("keys");
+    // Who speaks to the browser has no use for single keys.
+    page.css("#use-keys").click();
+    page.press("Escape");
+    page.wait("!document.querySelector('#help').open");
+    world.visit(&page, "/tasks");
+    page.press("?");
+    assert_eq!(page.eval("document.querySelector('#help').open"), false);
+    page.role("button", "Keys").click();
+    page.css("#use-keys").click();
     page.press("Escape");
     page.wait("!document.querySelector('#help').open");
     page.press("g");
