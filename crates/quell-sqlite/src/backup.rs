@@ -22,8 +22,8 @@ use crate::files::{FileId, free_space, open_private, sibling, sync_folder};
 use crate::schema::location;
 use crate::{SqliteOptions, SqliteStore};
 
-/// Steps of SQLite between two looks: some hundred rows.
-const STEPS: i32 = 2_000;
+/// Steps of SQLite between two looks: some ten rows, as one may be large.
+const STEPS: i32 = 100;
 /// Written pages go to the disk in portions of this size, so that no commit of the store waits for
 /// more.
 const PORTION: u64 = 1 << 20;

@@ -115,7 +115,7 @@ impl Recent {
                 tally.started(late);
                 if is_first {
                     tally.runs += 1;
-                    tally.saved = tally.saved.saturating_add(job.triggers.saturating_sub(1));
+                    tally.covered = tally.covered.saturating_add(job.triggers);
                 }
             });
             let number = lane.dropped.saturating_add(lane.runs.len() as u64);
@@ -217,7 +217,7 @@ impl State {
             run.absorbed_by = Some(by);
             // The newer window counts its triggers again.
             let (started, triggers) = (run.started, run.triggers);
-            lane.count(started, |tally| tally.saved = tally.saved.saturating_sub(triggers));
+            lane.count(started, |tally| tally.covered = tally.covered.saturating_sub(triggers));
         }
     }
 

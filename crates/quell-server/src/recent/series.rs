@@ -24,8 +24,8 @@ pub struct Tally {
     pub starts: u64,
     /// Jobs that started for the first time.
     pub runs: u64,
-    /// Runs that were saved: a job that covers 5 triggers saves 4.
-    pub saved: u64,
+    /// The triggers that they cover.
+    pub covered: u64,
     /// Attempts that succeeded.
     pub succeeded: u64,
     /// Attempts that failed in any way.
@@ -45,6 +45,12 @@ impl Tally {
         }
     }
 
+    /// Runs that were saved: a job that covers 5 triggers saves 4.
+    #[must_use]
+    pub fn saved(&self) -> u64 {
+        self.covered.saturating_sub(self.runs)
+    }
+
     /// Adds another span.
     pub fn add(&mut self, other: &Tally) {
         let counts = [
@@ -53,7 +59,7 @@ impl Tally {
             (&mut self.duplicates, other.duplicates),
             (&mut self.starts, other.starts),
             (&mut self.runs, other.runs),
-            (&mut self.saved, other.saved),
+            (&mut self.covered, other.covered),
             (&mut self.succeeded, other.succeeded),
             (&mut self.failed, other.failed),
             (&mut self.dead, other.dead),

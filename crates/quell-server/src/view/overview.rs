@@ -78,7 +78,7 @@ impl From<&Tally> for Numbers {
             duplicates: tally.duplicates,
             starts: tally.starts,
             runs: tally.runs,
-            saved: tally.saved,
+            saved: tally.saved(),
             succeeded: tally.succeeded,
             failed: tally.failed,
             dead: tally.dead,

@@ -60,7 +60,11 @@ fn a_loud_task_makes_the_record_forget_its_own_triggers_and_says_so() {
     note(&recent, "third", at(0), 10, 1);
     let third = timeline(&recent, "third", whole);
     assert_eq!(third.triggers, 0);
-    assert!(third.complete.0 > recent.since(), "it does not claim to have all: {:?}", third.complete);
+    assert!(
+        third.complete.0 > recent.since(),
+        "it does not claim to have all: {:?}",
+        third.complete
+    );
     assert_eq!(recent.activities().len(), 2);
 }
 

@@ -1,17 +1,18 @@
 //! `/what-if`: other thresholds on the triggers that a server has seen lately.
 
 use axum::Router;
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
 use minijinja::context;
 use minijinja::value::Value as Shown;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, done, page};
+use crate::answer::{Answer, done, with_status};
+use crate::api::Call;
 use crate::form::{Fields, Form};
 use crate::site::Site;
-use crate::text::{encode, seconds};
+use crate::text::{self, encode, seconds};
 use crate::visit::{Visit, shown};
 
 /// The chart's area of points.
@@ -34,9 +35,19 @@ async fn what_if(visit: Visit) -> Answer {
     let names = super::task_names(&visit).await?;
     let query = visit.query().clone();
     let task = query.get("task").unwrap_or_default().to_owned();
-    let mut found = Value::Null;
+    let (mut found, mut problem, mut status) = (Value::Null, None, StatusCode::OK);
     if !task.is_empty() {
-        found = visit.get(&path(&task, &query)).await?;
+        let reply = visit.ask(Call::get(&path(&task, &query))).await?;
+        if super::is_about_a_field(&reply) {
+            let refused = reply.problem();
+            // A task without thresholds is no fault of who looks at it.
+            if refused.field.as_deref() != Some("task") {
+                status = StatusCode::UNPROCESSABLE_ENTITY;
+            }
+            problem = Some(text::sentence(&refused.message));
+        } else {
+            found = visit.read(&reply)?;
+        }
     }
     let pairs = found["pairs"].as_array().cloned().unwrap_or_default();
     let of = |name: &str| pairs.iter().find(|pair| pair[name] == true);
@@ -51,8 +62,9 @@ async fn what_if(visit: Visit) -> Answer {
         chosen => chosen.map(shown),
         current => of("current").map(shown),
         data => visit.url(&format!("/what-if/data?task={}", encode(&task))),
+        problem,
     };
-    page(&visit, "what-if", "What if", "what-if", own)
+    with_status(&visit, status, "what-if", "What if", "what-if", own)
 }
 
 /// The longest delay of the chart, in milliseconds, and the shortest.

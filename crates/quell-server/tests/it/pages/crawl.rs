@@ -10,10 +10,11 @@ use super::html::Page;
 use super::{HOSTILE, Scene, Shown};
 
 /// The tags that pages have.
-const TAGS: &str = "!doctype a body br button caption code datalist dd del details dialog div dl dt fieldset form \
+const TAGS: &str = "!doctype a body br button canvas caption circle code datalist dd del details dialog \
+                    div dl dt fieldset form \
                     h1 h2 h3 head header html img input ins kbd label legend li link main meta meter nav \
-                    ol option p pre progress script section select span strong summary table tbody td \
-                    textarea th thead time title tr ul";
+                    ol option p path pre progress script section select span strong summary svg table \
+                    tbody td text textarea th thead time title tr ul";
 /// The policy of every page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
