@@ -4,10 +4,6 @@
   if (!place || !window.EventSource) return;
   const prefix = document.body.dataset.prefix;
   const status = document.querySelector("#live");
-  const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
-  const millis = (value) => value === null || value === undefined ? "–"
-    : value < 1000 ? Math.round(value) + " ms" : value < 120000 ? (value / 1000).toFixed(1) + " s"
-    : Math.floor(value / 60000) + " min";
   const at = (object, path) => path.split(".").reduce((found, name) => found?.[name], object);
   const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const fill = (within, object) => {

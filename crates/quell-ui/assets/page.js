@@ -1,5 +1,10 @@
 // Quell's pages work without this: it adds keys, a theme, copying and fresh times. No value becomes HTML.
 "use strict";
+// How all scripts write numbers, and lengths in milliseconds.
+const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+const millis = (value) => value === null || value === undefined ? "–"
+  : value < 1000 ? Math.round(value) + " ms" : value < 120000 ? (value / 1000).toFixed(1) + " s"
+  : Math.floor(value / 60000) + " min";
 (() => {
   const root = document.documentElement;
   const one = (selector, within) => (within || document).querySelector(selector);

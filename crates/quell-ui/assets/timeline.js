@@ -47,7 +47,7 @@
       skew = Date.parse(found.now) - Date.now();
       data = { ...found, start: Date.parse(found.from), end: Date.parse(found.to), view: span };
       for (const node of document.querySelectorAll("#summary [data-count]")) {
-        node.textContent = String(found[node.dataset.count]).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+        node.textContent = grouped(found[node.dataset.count]);
       }
     } catch { hover.textContent = "The server does not answer."; }
     draw();

@@ -6,7 +6,6 @@
   const sliders = [document.querySelector("#r-min"), document.querySelector("#r-max")];
   const text = (seconds) => seconds < 1 ? Math.round(seconds * 1000) + "ms" : seconds % 3600 === 0 ? seconds / 3600 + "h"
     : seconds % 60 === 0 ? seconds / 60 + "m" : seconds + "s";
-  const late = (ms) => ms < 1000 ? Math.round(ms) + " ms" : ms < 120000 ? (ms / 1000).toFixed(1) + " s" : Math.floor(ms / 60000) + " min";
   const seconds = (given) => [...given.matchAll(/([\d.]+)(ms|s|m|h|d)/g)]
     .reduce((sum, [, number, unit]) => sum + number * { ms: .001, s: 1, m: 60, h: 3600, d: 86400 }[unit], 0);
   for (const slider of sliders) { slider.max = String(LENGTHS.length - 1); }
@@ -27,10 +26,10 @@
     const found = await answer.json(), pair = found.pairs.find((one) => one.asked);
     write("min", pair.min);
     write("max", pair.max);
-    write("runs", String(pair.runs).replace(/\B(?=(\d{3})+$)/g, "\u202f"));
+    write("runs", grouped(pair.runs));
     write("saved", (100 * pair.saved).toFixed(1) + " %");
-    write("delay_p50_ms", late(pair.delay_p50_ms));
-    write("delay_p99_ms", late(pair.delay_p99_ms));
+    write("delay_p50_ms", millis(pair.delay_p50_ms));
+    write("delay_p99_ms", millis(pair.delay_p99_ms));
     document.querySelector("#f-min").value = pair.min;
     document.querySelector("#f-max").value = pair.max;
     const dot = document.querySelector("#dragged"), scale = place.dataset.scale?.split(" ").map(Number);

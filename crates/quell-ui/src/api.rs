@@ -106,6 +106,22 @@ pub(crate) fn of_caller(headers: &HeaderMap, replaced: HeaderMap) -> HeaderMap {
     kept
 }
 
+/// A request of a caller without a body; none where the path is no address.
+fn request(path: &str, headers: &HeaderMap, extensions: &Extensions) -> Option<Request<Body>> {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = path.parse().ok()?;
+    *request.headers_mut() = headers.clone();
+    *request.extensions_mut() = extensions.clone();
+    Some(request)
+}
+
+async fn send(api: Api, request: Request<Body>) -> Response {
+    match api.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
 /// What the API has at a path, as it comes.
 pub(crate) async fn stream(
     api: Api,
@@ -113,14 +129,9 @@ pub(crate) async fn stream(
     extensions: &Extensions,
     path: &str,
 ) -> Response {
-    let mut request = Request::new(Body::empty());
-    let Ok(uri) = path.parse() else { return StatusCode::BAD_REQUEST.into_response() };
-    *request.uri_mut() = uri;
-    *request.headers_mut() = headers.clone();
-    *request.extensions_mut() = extensions.clone();
-    match api.oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
+    match request(path, headers, extensions) {
+        Some(request) => send(api, request).await,
+        None => StatusCode::BAD_REQUEST.into_response(),
     }
 }
 
@@ -133,27 +144,22 @@ pub(crate) async fn ask(
 ) -> Reply {
     let failed =
         |status: StatusCode| Reply { status, headers: HeaderMap::new(), body: Bytes::new() };
-    let mut request = Request::new(call.body.clone().map_or_else(Body::empty, Body::from));
+    let Some(mut request) = request(call.path, headers, extensions) else {
+        return failed(StatusCode::BAD_REQUEST);
+    };
     *request.method_mut() = call.method;
-    let Ok(uri) = call.path.parse() else { return failed(StatusCode::BAD_REQUEST) };
-    *request.uri_mut() = uri;
-    *request.headers_mut() = headers.clone();
-    *request.extensions_mut() = extensions.clone();
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    if let Some(body) = &call.body {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-    }
     if let Some(tag) = call.tag {
         let Ok(tag) = HeaderValue::from_str(tag) else { return failed(StatusCode::BAD_REQUEST) };
         headers.insert(IF_MATCH, tag);
     }
-    let response = match api.oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    };
-    let (head, body) = response.into_parts();
+    if let Some(body) = call.body {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        *request.body_mut() = Body::from(body);
+    }
+    let (head, body) = send(api, request).await.into_parts();
     match to_bytes(body, MAX_ANSWER).await {
         Ok(body) => Reply { status: head.status, headers: head.headers, body },
         Err(_) => failed(StatusCode::BAD_GATEWAY),

@@ -101,11 +101,11 @@ struct Order {
     /// How many began.
     begun: u64,
     /// The number of the last that ended, and what it found.
-    last: Option<(u64, Found)>,
+    last: Option<(u64, Found<Seen>)>,
 }
 
-/// What a look found.
-type Found = Result<Arc<Seen>, (ErrorKind, String)>;
+/// What a look found, to be shared by all who wait for it.
+pub(super) type Found<T> = Result<Arc<T>, (ErrorKind, String)>;
 
 /// The whole page, and the counts behind it.
 #[derive(Debug)]
@@ -172,8 +172,7 @@ impl Metrics {
             state.begun = state.begun.saturating_add(1);
             state.begun
         };
-        let found = self.read().await.map(Arc::new);
-        let found = found.map_err(|error| (error.kind(), error.to_string()));
+        let found = found(self.read().await);
         let answer = shared(&found);
         state().last = Some((number, found));
         answer
@@ -196,7 +195,13 @@ impl Metrics {
     }
 }
 
-fn shared(found: &Found) -> quell::Result<Arc<Seen>> {
+/// An answer as it is shared.
+pub(super) fn found<T>(answer: quell::Result<T>) -> Found<T> {
+    answer.map(Arc::new).map_err(|error| (error.kind(), error.to_string()))
+}
+
+/// The answer of one who waits.
+pub(super) fn shared<T>(found: &Found<T>) -> quell::Result<Arc<T>> {
     match found {
         Ok(seen) => Ok(Arc::clone(seen)),
         Err((kind, message)) => Err(Error::new(*kind, message.clone())),

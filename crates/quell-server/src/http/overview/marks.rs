@@ -9,6 +9,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::access::Grant;
 use crate::actions::now;
 use crate::http::Api;
 use crate::http::auth::Access;
@@ -36,6 +37,14 @@ impl Marks {
     pub(super) fn shown(&self) -> Vec<view::Mark> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
+}
+
+/// Marks as a caller sees them: who made them is not for one that is limited to tasks or queues.
+pub(super) fn seen_by(grant: &Grant, mut marks: Vec<view::Mark>) -> Vec<view::Mark> {
+    if grant.is_limited() {
+        marks.iter_mut().for_each(|mark| mark.by = Caller::default());
+    }
+    marks
 }
 
 /// A mark to be made.
@@ -88,9 +97,5 @@ pub(in crate::http) async fn list(
     State(api): State<Api>,
     Extension(access): Extension<Access>,
 ) -> Json<view::Marks> {
-    let mut marks = api.overviews.marks.shown();
-    if access.grant().is_limited() {
-        marks.iter_mut().for_each(|mark| mark.by = Caller::default());
-    }
-    Json(view::Marks { marks })
+    Json(view::Marks { marks: seen_by(access.grant(), api.overviews.marks.shown()) })
 }

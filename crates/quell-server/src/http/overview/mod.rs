@@ -14,12 +14,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
-use quell::{Error, ErrorKind, JobState, Quell};
+use quell::{JobState, Quell};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
+use super::metrics::{Found, found, shared};
 use crate::recent::Recent;
 use crate::view;
 use marks::Marks;
@@ -45,13 +46,10 @@ pub struct Overviews {
 
 #[derive(Debug, Default)]
 struct Last {
-    moment: Option<(Instant, Found)>,
+    /// A failure is shown as long as a moment, so that many who look do not press a store that is in trouble.
+    moment: Option<(Instant, Found<Moment>)>,
     windows: Option<(Instant, (u64, bool))>,
 }
-
-/// What a look found: a failure is shown as long as a moment, so that many who look do not press a store that
-/// is in trouble.
-type Found = Result<Arc<Moment>, (ErrorKind, String)>;
 
 impl Overviews {
     /// Those of a client whose calls are recorded.
@@ -86,12 +84,11 @@ impl Overviews {
     /// A moment that is at most a second old. All who ask meanwhile share it, or the failure.
     async fn moment(&self) -> quell::Result<Arc<Moment>> {
         let mut last = self.last.lock().await;
-        let is_fresh = |(at, _): &&(Instant, Found)| at.elapsed() < FRESH;
+        let is_fresh = |(at, _): &&(Instant, Found<Moment>)| at.elapsed() < FRESH;
         if let Some((_, found)) = last.moment.as_ref().filter(is_fresh) {
             return shared(found);
         }
-        let found = self.read(&mut last).await.map(Arc::new);
-        let found = found.map_err(|error| (error.kind(), error.to_string()));
+        let found = found(self.read(&mut last).await);
         let answer = shared(&found);
         last.moment = Some((Instant::now(), found));
         answer
@@ -149,13 +146,6 @@ pub(super) async fn show(
 ) -> Result<Json<view::Overview>, ApiError> {
     let moment = api.overviews.moment().await?;
     Ok(Json(moment.shown(access.grant()).into_owned()))
-}
-
-fn shared(found: &Found) -> quell::Result<Arc<Moment>> {
-    match found {
-        Ok(moment) => Ok(Arc::clone(moment)),
-        Err((kind, message)) => Err(Error::new(*kind, message.clone())),
-    }
 }
 
 /// The number of each state's jobs, by queue and task.

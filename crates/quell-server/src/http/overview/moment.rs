@@ -13,6 +13,7 @@ use quell::worker::Workers;
 use quell::{JobState, QueueName, TaskName, Timestamp};
 
 use super::ByState;
+use super::marks::seen_by;
 use crate::access::Grant;
 use crate::recent::{Activity, Tally};
 use crate::view::{self, Issue, Numbers, TaskActivity};
@@ -50,11 +51,6 @@ impl Moment {
     }
 
     fn seen(&self, grant: &Grant) -> view::Overview {
-        let mut marks = self.marks.clone();
-        if grant.is_limited() {
-            // Who marked them is none of the numbers of its jobs.
-            marks.iter_mut().for_each(|mark| mark.by = view::Caller::default());
-        }
         let (mut hour, mut week) = (Tally::default(), Tally::default());
         for activity in self.activities.iter().filter(|one| grant.sees(&one.queue, &one.task)) {
             hour.add(&activity.hour);
@@ -73,7 +69,7 @@ impl Moment {
             now,
             tasks,
             more_tasks,
-            marks,
+            marks: seen_by(grant, self.marks.clone()),
         }
     }
 
