@@ -1,8 +1,39 @@
-// The overview, live: the server's events fill what the page has. They pause while the page is hidden.
+// The server's events, which pause while the page is hidden: what each shows, and what is said of them.
+const follow = (show, say) => {
+  if (!window.EventSource) return;
+  const url = document.body.dataset.prefix + "/live";
+  let source = null;
+  // A stream that is refused: by a session that has ended, which a login begins anew, or for now.
+  const again = async () => {
+    if (document.hidden) return;
+    const look = new AbortController();
+    try {
+      const answer = await fetch(url, { headers: { accept: "text/event-stream" }, signal: look.signal });
+      if (answer.status === 401) { location.reload(); return; }
+    } catch { /* It does not answer yet. */ }
+    look.abort();
+    start();
+  };
+  const stop = () => { source?.close(); source = null; say("Paused."); };
+  const start = () => {
+    if (source || document.hidden) return;
+    source = new EventSource(url);
+    source.addEventListener("open", () => say("Live."));
+    source.addEventListener("overview", (event) => show(JSON.parse(event.data)));
+    source.addEventListener("trouble", (event) => say(JSON.parse(event.data).message));
+    source.addEventListener("error", () => {
+      say("The server does not answer: trying again.");
+      // A browser gives up where the answer is no stream, as that of a login.
+      if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(again, 5000); }
+    });
+  };
+  document.addEventListener("visibilitychange", () => document.hidden ? stop() : start());
+  start();
+};
+// The overview, live: the server's events fill what the page has.
 (() => {
   const place = document.querySelector("#health");
-  if (!place || !window.EventSource) return;
-  const prefix = document.body.dataset.prefix;
+  if (!place) return;
   const status = document.querySelector("#live");
   const at = (object, path) => path.split(".").reduce((found, name) => found?.[name], object);
   const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
@@ -75,31 +106,5 @@
     activity(overview.tasks, Math.floor(Date.parse(overview.at) / 60000));
     document.dispatchEvent(new Event("quell:times"));
   };
-  let source = null;
-  // A stream that is refused: by a session that has ended, which a login begins anew, or for now.
-  const again = async () => {
-    if (document.hidden) return;
-    const look = new AbortController();
-    try {
-      const answer = await fetch(prefix + "/live", { headers: { accept: "text/event-stream" }, signal: look.signal });
-      if (answer.status === 401) { location.reload(); return; }
-    } catch { /* It does not answer yet. */ }
-    look.abort();
-    start();
-  };
-  const stop = () => { source?.close(); source = null; put(status, "Paused."); };
-  const start = () => {
-    if (source || document.hidden) return;
-    source = new EventSource(prefix + "/live");
-    source.addEventListener("open", () => put(status, "Live."));
-    source.addEventListener("overview", (event) => show(JSON.parse(event.data)));
-    source.addEventListener("trouble", (event) => put(status, JSON.parse(event.data).message));
-    source.addEventListener("error", () => {
-      put(status, "The server does not answer: trying again.");
-      // A browser gives up where the answer is no stream, as that of a login.
-      if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(again, 5000); }
-    });
-  };
-  document.addEventListener("visibilitychange", () => document.hidden ? stop() : start());
-  start();
+  follow((overview) => show(overview), (text) => put(status, text));
 })();

@@ -30,26 +30,31 @@ const millis = (value) => value === null || value === undefined ? "–"
   };
 
   // Copying: a button for each block that has something to copy.
-  for (const block of all("[data-copy]")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "quiet";
-    button.textContent = "Copy";
-    button.setAttribute("aria-label", "Copy " + (block.dataset.copy || "the text"));
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(block.textContent);
-        say("Copied.");
-      } catch {
-        getSelection().selectAllChildren(block);
-        say("Selected: copy it with your keyboard.");
-      }
-    });
-    const pair = document.createElement("div");
-    pair.className = "copy";
-    block.replaceWith(pair);
-    pair.append(block, button);
-  }
+  const copies = () => {
+    for (const block of all("[data-copy]")) {
+      if (block.parentElement.className === "copy") continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "quiet";
+      button.textContent = "Copy";
+      button.setAttribute("aria-label", "Copy " + (block.dataset.copy || "the text"));
+      button.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(block.textContent);
+          say("Copied.");
+        } catch {
+          getSelection().selectAllChildren(block);
+          say("Selected: copy it with your keyboard.");
+        }
+      });
+      const pair = document.createElement("div");
+      pair.className = "copy";
+      block.replaceWith(pair);
+      pair.append(block, button);
+    }
+  };
+  copies();
+  document.addEventListener("quell:rows", copies);
 
   // On a phone the navigation is a row: its current entry is in sight.
   const side = one(".side");
@@ -70,6 +75,7 @@ const millis = (value) => value === null || value === undefined ? "–"
   };
   wide();
   addEventListener("resize", wide);
+  document.addEventListener("quell:rows", wide);
 
   // Relative times stay right while the page is open.
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];

@@ -98,6 +98,7 @@
     pen.textBaseline = "middle";
     marks = [];
     axis(colour, x, span, width, height);
+    if (data) flags(colour, x, height);
     if (!data) { need(0); return; }
     pen.save();
     pen.beginPath();
@@ -131,6 +132,24 @@
       pen.lineTo(at, height);
       pen.stroke();
       if (at < width - 60) pen.fillText(clock(ms, span), at + 3, 10);
+    }
+  };
+  // Marks such as deploys: a line each, with its name where there is room.
+  const flags = (colour, x, height) => {
+    let free = LEFT;
+    pen.strokeStyle = pen.fillStyle = colour.accent;
+    for (const mark of [...data.marks].reverse()) {
+      const at = Math.round(x(data.start + mark.at)) + .5;
+      if (at < LEFT || at > canvas.clientWidth) continue;
+      pen.setLineDash([2, 3]);
+      pen.beginPath();
+      pen.moveTo(at, TOP - 4);
+      pen.lineTo(at, height);
+      pen.stroke();
+      pen.setLineDash([]);
+      const name = mark.name.length > 24 ? mark.name.slice(0, 23) + "…" : mark.name;
+      if (at >= free) { pen.fillText(name, at + 3, TOP + 2); free = at + 8 + pen.measureText(name).width; }
+      marks.push({ left: at, right: at, top: 0, bottom: height, text: `${mark.name}, ${clock(data.start + mark.at, to - from)}` });
     }
   };
   const steps = (ticks, each) => {

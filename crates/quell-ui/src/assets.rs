@@ -81,6 +81,7 @@ impl Assets {
         let script = concat!(
             include_str!("../assets/page.js"),
             include_str!("../assets/live.js"),
+            include_str!("../assets/fresh.js"),
             include_str!("../assets/timeline.js"),
             include_str!("../assets/what-if.js"),
         );

@@ -20,6 +20,7 @@ use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use super::objects;
+use super::timeline::moment;
 use crate::access::Right;
 use crate::redact::MASK;
 use crate::view;
@@ -91,13 +92,13 @@ struct Why {
 impl Asked {
     /// What it means, held to the tasks and queues that the caller's token is limited to.
     fn filter(self, access: &Access) -> Result<DeadFilter, ApiError> {
-        let moment = |at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
+        let stored = |at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
         let mut filter = DeadFilter {
             task: self.task.map(TaskName::new).transpose()?,
             queue: self.queue.map(QueueName::new).transpose()?,
             error: self.error,
-            died_after: self.died_after.map(moment),
-            died_before: self.died_before.map(moment),
+            died_after: self.died_after.map(stored),
+            died_before: self.died_before.map(stored),
             before: self.before.map(|text| text.parse::<DeadPlace>()).transpose()?,
             limit: self.limit.map(limit).transpose()?.unwrap_or_default(),
         };
@@ -113,17 +114,7 @@ impl Asked {
     ) -> Result<(DeadFilter, bool), ApiError> {
         let mut query = Parameters::read(query)?;
         let whole = query.take_payload(access)?;
-        let time = |name: &'static str| {
-            move |text: String| {
-                text.parse::<jiff::Timestamp>().map_err(|error| {
-                    let example = "write 2026-03-01T00:00:00Z";
-                    quell::Error::invalid(
-                        name,
-                        format!("{text:?} is not a time ({error}): {example}"),
-                    )
-                })
-            }
-        };
+        let time = |name: &'static str| move |text: String| moment(name, &text);
         let asked = Asked {
             task: query.take("task", Ok)?,
             queue: query.take("queue", Ok)?,

@@ -16,6 +16,7 @@ mod dead;
 mod deliveries;
 mod error;
 mod etag;
+mod habits;
 mod health;
 mod jobs;
 mod metrics;
@@ -332,6 +333,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(overview::marks::list, overview::marks::add))
         .routes(routes!(timeline::timeline))
         .routes(routes!(what_if::show))
+        .routes(routes!(habits::show))
         .routes(routes!(proof::show))
         .routes(routes!(alerts::list))
         .routes(routes!(alerts::forget))

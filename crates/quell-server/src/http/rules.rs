@@ -124,6 +124,7 @@ const RULES: &[(&str, Rule)] = &[
     ("session_show", rule(Needs::Nothing, Objects::None)),
     ("sources_deliver", rule(Needs::Proof, Objects::None)),
     ("sources_list", right(Right::Read, Objects::Filtered)),
+    ("tasks_habits", right(Right::Read, Objects::Task)),
     ("tasks_policy", right(Right::Read, Objects::Task)),
     ("tasks_put", right(Right::Admin, Objects::Task)),
     ("tasks_show", right(Right::Read, Objects::Task)),

@@ -1,5 +1,6 @@
 //! `GET /v1/tasks/{task}/timeline`: the bursts of a task, as this server saw them.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
@@ -22,6 +23,8 @@ const STEPS: usize = 600;
 const MOST_STEPS: usize = 2_000;
 /// The most windows of an answer.
 const WINDOWS: usize = 100;
+/// How many pages of jobs are read for them.
+const PAGES: usize = 5;
 /// The span where none is asked for.
 const SPAN: Duration = Duration::from_secs(600);
 /// The longest span.
@@ -55,7 +58,8 @@ pub(super) async fn timeline(
     let mut query = Parameters::read(query)?;
     let key = query.take("key", Key::new)?;
     let now = api.overviews.recent().now();
-    let to = query.take("to", |text| time("to", &text))?.unwrap_or(now);
+    let end = query.take("to", |text| time("to", &text))?;
+    let to = end.unwrap_or(now);
     let from = query.take("from", |text| time("from", &text))?.unwrap_or_else(|| to.before(SPAN));
     let steps = query.take("steps", |text| steps(&text))?.unwrap_or(STEPS);
     query.end()?;
@@ -74,16 +78,8 @@ pub(super) async fn timeline(
     });
     let failed = |error| ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error);
     let found = reading.await.map_err(|error: JoinError| failed(error))?;
-    let filter = JobFilter {
-        task: Some(task.clone()),
-        state: Some(JobState::Scheduled),
-        key: key.clone(),
-        limit: WINDOWS,
-        ..JobFilter::default()
-    };
-    let waiting = api.quell.jobs(&filter).await?;
+    let waiting = waiting(&api, &access, &task, key.as_ref()).await?;
     let at = |time: Timestamp| (time.as_micros().saturating_sub(from.as_micros())) as f64 / 1_000.0;
-    let seen = |job: &&Job| job.key.is_some() && access.grant().sees(&job.queue, &job.task);
     let window = |job: &Job| view::OpenWindow {
         job: job.id,
         key: job.key.clone(),
@@ -106,7 +102,9 @@ pub(super) async fn timeline(
         ticks: found.ticks,
         keys: found.keys.into_iter().map(view::KeyTicksOf::from).collect(),
         distinct_keys: found.distinct,
-        windows: waiting.iter().filter(seen).map(window).collect(),
+        windows: waiting.iter().map(window).collect(),
+        // By this host's clock a mark may be a moment ahead of the store's.
+        marks: marks(&api, from..end.unwrap_or(Timestamp::MAX), at),
         runs: found.runs,
         bars: found.bars.into_iter().map(|bar| view::Run::new(bar, at)).collect(),
         starts: found.starts.0,
@@ -114,10 +112,56 @@ pub(super) async fn timeline(
     }))
 }
 
+/// Windows of a task that the caller sees, the newest first.
+async fn waiting(
+    api: &Api,
+    access: &Access,
+    task: &TaskName,
+    key: Option<&Key>,
+) -> Result<Vec<Job>, ApiError> {
+    let mut filter = JobFilter {
+        task: Some(task.clone()),
+        state: Some(JobState::Scheduled),
+        key: key.cloned(),
+        limit: JobFilter::MAX_PAGE,
+        ..JobFilter::default()
+    };
+    let mut found = Vec::new();
+    for _ in 0..PAGES {
+        let page = api.quell.jobs(&filter).await?;
+        filter.before = page.last().map(|job| job.id);
+        let is_last = page.len() < filter.limit;
+        let seen = |job: &Job| job.key.is_some() && access.grant().sees(&job.queue, &job.task);
+        found.extend(page.into_iter().filter(seen));
+        if is_last || found.len() >= WINDOWS {
+            break;
+        }
+    }
+    found.truncate(WINDOWS);
+    Ok(found)
+}
+
+/// The marks of a span.
+fn marks(
+    api: &Api,
+    span: Range<Timestamp>,
+    at: impl Fn(Timestamp) -> f64,
+) -> Vec<view::TimelineMark> {
+    let one = |mark: view::Mark| {
+        let moment = time("at", &mark.at).ok().filter(|at| span.contains(at))?;
+        Some(view::TimelineMark { at: at(moment), name: mark.name })
+    };
+    api.overviews.marks().into_iter().filter_map(one).collect()
+}
+
 /// A time of a query.
 pub(super) fn time(field: &'static str, text: &str) -> quell::Result<Timestamp> {
-    let read = text.parse::<jiff::Timestamp>();
-    read.map(|at| Timestamp::from_micros(at.as_microsecond())).map_err(|error| {
+    moment(field, text).map(|at| Timestamp::from_micros(at.as_microsecond()))
+}
+
+/// The same as its library has it.
+pub(super) fn moment(field: &'static str, text: &str) -> quell::Result<jiff::Timestamp> {
+    text.parse().map_err(|error| {
         let example = "write 2026-03-01T00:00:00Z";
         quell::Error::invalid(field, format!("{text:?} is not a time ({error}): {example}"))
     })

@@ -169,19 +169,24 @@ fn simulated(
     pairs
 }
 
+/// What to do where most keys had one trigger only.
+pub(super) fn remedy_for_single(keys: usize, single: usize) -> Option<String> {
+    if single as f64 <= MANY_SINGLE * keys as f64 {
+        return None;
+    }
+    Some(format!(
+        "{single} of {keys} keys had one trigger only: a key that has the id of an event gathers nothing. Leave out of \
+         `key` what differs for each trigger"
+    ))
+}
+
 fn remedies(keys: usize, single: usize, pairs: &[WhatIfPair]) -> Vec<String> {
     let mut found = Vec::new();
     if keys == 0 {
         found.push("no trigger was seen: come back when there are some".to_owned());
         return found;
     }
-    let share = single as f64 / keys as f64;
-    if share > MANY_SINGLE {
-        found.push(format!(
-            "{single} of {keys} keys had one trigger only: a key that has the id of an event gathers nothing. Leave \
-             out of `key` what differs for each trigger"
-        ));
-    }
+    found.extend(remedy_for_single(keys, single));
     let current = pairs.iter().find(|pair| pair.current);
     let better = |current: &&WhatIfPair| {
         pairs.iter().find(|pair| {

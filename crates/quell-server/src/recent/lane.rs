@@ -34,6 +34,8 @@ pub struct Run {
     pub due: Timestamp,
     /// When the attempt started.
     pub started: Timestamp,
+    /// Until when it holds its lease, as far as this process knows.
+    pub(super) until: Timestamp,
     /// When it ended, if it has.
     pub ended: Option<Timestamp>,
     /// How it ended.
@@ -48,6 +50,16 @@ pub struct Run {
     pub attempt: u32,
     /// How many triggers it covers.
     pub triggers: u64,
+}
+
+impl Run {
+    /// The same as it is known at `now`: an attempt whose lease has ended is lost, noticed or not.
+    pub(super) fn at(self, now: Timestamp) -> Run {
+        if self.ended.is_some() || self.until >= now {
+            return self;
+        }
+        Run { ended: Some(self.until), lost: true, ..self }
+    }
 }
 
 /// The record of one task in one queue.

@@ -7,6 +7,7 @@
 //! must forget, it forgets the oldest of the task that has the most, so that a loud task hides no quiet one,
 //! and says from when on it is complete.
 
+mod habits;
 mod lane;
 mod names;
 mod noting;
@@ -21,6 +22,7 @@ use quell::store::{Now, Observer, Operation, Seen};
 use quell::{JobId, Key, QueueName, TaskName, Timestamp};
 
 use crate::history::host_time;
+pub use habits::{Habits, KeyHabit, Took};
 pub use lane::Run;
 use lane::{HOURS, Lane, MINUTES};
 use names::Names;
@@ -37,11 +39,13 @@ pub struct Limits {
     pub runs: usize,
     /// Tasks, each with its queue; further ones are not recorded.
     pub lanes: usize,
+    /// Queues of one task, so that triggers that name ever new queues take no other task's place.
+    pub queues: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { triggers: 1_500_000, runs: 200_000, lanes: 1_000 }
+        Limits { triggers: 1_500_000, runs: 200_000, lanes: 1_000, queues: 64 }
     }
 }
 
@@ -59,6 +63,8 @@ struct State {
     since: Timestamp,
     lanes: Vec<Lane>,
     numbers: HashMap<QueueName, HashMap<TaskName, usize>>,
+    /// How many lanes each task has.
+    queues: HashMap<TaskName, usize>,
     names: Names,
     /// The lane and the number of the attempt of each job that runs.
     running: HashMap<JobId, (usize, u64)>,
@@ -100,6 +106,7 @@ impl Recent {
             since: host_time(),
             lanes: Vec::new(),
             numbers: HashMap::new(),
+            queues: HashMap::new(),
             names: Names::default(),
             running: HashMap::new(),
             accepted: 0,
@@ -131,24 +138,50 @@ impl Recent {
         self.state().since
     }
 
-    /// What each task did, in the order in which they were first seen.
+    /// When something was last left out, as there were too many tasks or too many queues of one; none where all
+    /// is recorded.
+    #[must_use]
+    pub fn left_out(&self) -> Option<Timestamp> {
+        self.state().left_out
+    }
+
+    /// What each task did, in the order in which they were first seen. Callers of the store wait for a few of
+    /// them at most.
     #[must_use]
     pub fn activities(&self) -> Vec<Activity> {
-        let state = self.state();
-        let now = state.now();
-        let of = |lane: &Lane| {
-            let hour = lane.minutes.number(now).saturating_sub(i64::from(MINUTES));
-            let week = lane.hours.number(now).saturating_sub(i64::from(HOURS));
-            let three = |tally: &Tally| [tally.triggers, tally.runs, tally.failed];
-            Activity {
-                queue: lane.queue.clone(),
-                task: lane.task.clone(),
-                hour: lane.minutes.since(hour),
-                week: lane.hours.since(week),
-                minutes: lane.minutes.last(now, MINUTES, three),
+        const PORTION: usize = 32;
+        let mut found: Vec<Activity> = Vec::new();
+        loop {
+            let state = self.state();
+            let now = state.now();
+            let before = found.len();
+            let next = state.lanes.iter().skip(before).take(PORTION);
+            found.extend(next.map(|lane| Activity::of(lane, now)));
+            if found.len() == before {
+                return found;
             }
-        };
-        state.lanes.iter().map(of).collect()
+        }
+    }
+
+    /// What one of them did.
+    fn activity(&self, lane: usize) -> Option<Activity> {
+        let state = self.state();
+        state.lanes.get(lane).map(|lane| Activity::of(lane, state.now()))
+    }
+}
+
+impl Activity {
+    fn of(lane: &Lane, now: Timestamp) -> Self {
+        let hour = lane.minutes.number(now).saturating_sub(i64::from(MINUTES));
+        let week = lane.hours.number(now).saturating_sub(i64::from(HOURS));
+        let three = |tally: &Tally| [tally.triggers, tally.runs, tally.failed];
+        Activity {
+            queue: lane.queue.clone(),
+            task: lane.task.clone(),
+            hour: lane.minutes.since(hour),
+            week: lane.hours.since(week),
+            minutes: lane.minutes.last(now, MINUTES, three),
+        }
     }
 }
 
@@ -172,10 +205,12 @@ impl State {
 
     fn add_lane(&mut self, queue: &QueueName, task: &TaskName) -> Option<usize> {
         let number = self.lanes.len();
-        if number >= self.limits.lanes {
+        let queues = self.queues.get(task).copied().unwrap_or_default();
+        if number >= self.limits.lanes || queues >= self.limits.queues {
             self.left_out = Some(self.now());
             return None;
         }
+        self.queues.insert(task.clone(), queues.saturating_add(1));
         self.lanes.push(Lane::new(queue.clone(), task.clone(), self.since));
         self.numbers.entry(queue.clone()).or_default().insert(task.clone(), number);
         Some(number)

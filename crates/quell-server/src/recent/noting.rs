@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use quell::job::AttemptOutcome;
 use quell::store::{
-    Answer, Claimed, ExpiredLease, Fired, Lease, Now, Operation, Settled, SettledAs, Settlement,
+    Answer, Claimed, ExpiredLease, Fired, Lease, Now, Operation, Renewal, Settled, SettledAs,
+    Settlement,
 };
 use quell::trigger::NewTrigger;
 use quell::{Batch, JobId, Key, QueueName, Receipt, Result, TaskName, Timestamp};
@@ -19,6 +20,8 @@ pub(super) enum Asked {
     Enqueue(Vec<Vec<(Option<usize>, u64)>>),
     /// The queue.
     Claim(QueueName),
+    /// The leases.
+    Renew(Vec<Lease>),
     /// The outcomes.
     Settle(HashMap<Lease, AttemptOutcome>),
     /// The leases that expired, or the ticks that fired: the answer says all.
@@ -31,6 +34,7 @@ impl Asked {
         match operation {
             Operation::Enqueue { batches } => Some(Asked::Enqueue(recent.lanes_of(batches))),
             Operation::Claim { claim } => Some(Asked::Claim(claim.queue.clone())),
+            Operation::Renew { leases, .. } => Some(Asked::Renew(leases.clone())),
             Operation::Settle { settlements } => {
                 let outcome = |one: &Settlement| (one.lease, one.outcome.counted());
                 Some(Asked::Settle(settlements.iter().map(outcome).collect()))
@@ -73,6 +77,7 @@ impl Recent {
             (Asked::Claim(queue), Answer::Claim(claimed)) => {
                 self.claimed(&mut state, &queue, claimed)
             }
+            (Asked::Renew(leases), Answer::Renew(renewals)) => state.renewed(&leases, renewals),
             (Asked::Settle(outcomes), Answer::Settle(settled)) => {
                 let at = now.unwrap_or_else(|| state.now());
                 state.settled(at, &outcomes, settled);
@@ -100,6 +105,7 @@ impl Recent {
                 opened: job.first_at,
                 due: job.due_at,
                 started: claimed.now,
+                until: job.lease_until,
                 ended: None,
                 outcome: None,
                 lost: false,
@@ -218,6 +224,17 @@ impl State {
             // The newer window counts its triggers again.
             let (started, triggers) = (run.started, run.triggers);
             lane.count(started, |tally| tally.covered = tally.covered.saturating_sub(triggers));
+        }
+    }
+
+    /// Leases were extended.
+    fn renewed(&mut self, leases: &[Lease], renewals: &[Renewal]) {
+        for (lease, renewal) in leases.iter().zip(renewals) {
+            let Some((lane, number)) = self.running.get(&lease.job).copied() else { continue };
+            let run = self.lanes.get_mut(lane).and_then(|lane| lane.run(number));
+            if let Some((run, until)) = run.zip(renewal.until()) {
+                run.until = run.until.max(until);
+            }
         }
     }
 

@@ -97,7 +97,17 @@ impl Recent {
         let key = key.map(|key| self.hash_of(key));
         let lanes = self.lanes_of_task(task, sees);
         let complete = self.complete_of(&lanes);
-        let mut drawn = Drawn { span, key, ticks: vec![0; span.steps], ..Drawn::default() };
+        let (now, ticks) = (self.now(), vec![0; span.steps]);
+        let mut drawn = Drawn {
+            span,
+            now,
+            key,
+            ticks,
+            keys: HashMap::new(),
+            steps: Vec::new(),
+            triggers: 0,
+            runs: Vec::new(),
+        };
         for lane in lanes {
             in_portions(|next| self.some_runs(lane, next), |portion| drawn.runs_of(portion));
             in_portions(
@@ -145,7 +155,7 @@ impl Recent {
         self.complete_of(&self.lanes_of_task(task, |_| true))
     }
 
-    fn complete_of(&self, lanes: &[usize]) -> (Timestamp, Timestamp) {
+    pub(super) fn complete_of(&self, lanes: &[usize]) -> (Timestamp, Timestamp) {
         let state = self.state();
         // What came to no lane, as there are too many, is not known.
         let of_none =
@@ -156,13 +166,17 @@ impl Recent {
         complete.fold((of_none, of_none), later)
     }
 
-    fn names_of(&self, hashes: &[u64]) -> HashMap<u64, Key> {
+    pub(super) fn names_of(&self, hashes: &[u64]) -> HashMap<u64, Key> {
         let state = self.state();
         let name = |hash: &u64| Some((*hash, state.names.get(*hash)?.clone()));
         hashes.iter().filter_map(name).collect()
     }
 
-    fn lanes_of_task(&self, task: &TaskName, sees: impl Fn(&QueueName) -> bool) -> Vec<usize> {
+    pub(super) fn lanes_of_task(
+        &self,
+        task: &TaskName,
+        sees: impl Fn(&QueueName) -> bool,
+    ) -> Vec<usize> {
         let state = self.state();
         let lanes = state.lanes.iter().enumerate();
         let is_wanted = |(_, lane): &(usize, &Lane)| lane.task == *task && sees(&lane.queue);
@@ -170,7 +184,12 @@ impl Recent {
     }
 
     /// Some triggers of a lane in a span, from a number on, and the number of the next one.
-    fn some_triggers(&self, lane: usize, span: Span, from: Option<u64>) -> Portion<Accepted> {
+    pub(super) fn some_triggers(
+        &self,
+        lane: usize,
+        span: Span,
+        from: Option<u64>,
+    ) -> Portion<Accepted> {
         let state = self.state();
         let Some(lane) = state.lanes.get(lane) else { return (Vec::new(), None) };
         let begin = lane.accepted.partition_point(|one| one.at < span.from);
@@ -179,7 +198,7 @@ impl Recent {
     }
 
     /// The same of its attempts, of all times.
-    fn some_runs(&self, lane: usize, from: Option<u64>) -> Portion<Run> {
+    pub(super) fn some_runs(&self, lane: usize, from: Option<u64>) -> Portion<Run> {
         let state = self.state();
         let Some(lane) = state.lanes.get(lane) else { return (Vec::new(), None) };
         some(&lane.runs, lane.dropped, from, 0..lane.runs.len())
@@ -187,10 +206,10 @@ impl Recent {
 }
 
 /// A portion, and the number of what comes after it.
-type Portion<T> = (Vec<T>, Option<u64>);
+pub(super) type Portion<T> = (Vec<T>, Option<u64>);
 
 /// Takes portions until there is no next one.
-fn in_portions<T>(more: impl Fn(Option<u64>) -> Portion<T>, mut take: impl FnMut(&[T])) {
+pub(super) fn in_portions<T>(more: impl Fn(Option<u64>) -> Portion<T>, mut take: impl FnMut(&[T])) {
     let mut next = None;
     loop {
         let (portion, after) = more(next);
@@ -216,15 +235,9 @@ fn some<T: Copy>(
     (all.range(begin..until).copied().collect(), after)
 }
 
-impl Default for Span {
-    fn default() -> Self {
-        Span { from: Timestamp::MIN, to: Timestamp::MIN, steps: 0 }
-    }
-}
-
-#[derive(Default)]
 struct Drawn {
     span: Span,
+    now: Timestamp,
     key: Option<u64>,
     ticks: Vec<u64>,
     keys: HashMap<u64, u64>,
@@ -251,11 +264,12 @@ impl Drawn {
     }
 
     fn runs_of(&mut self, portion: &[Run]) {
-        let overlaps = |run: &&Run| {
+        let overlaps = |run: &Run| {
             run.opened < self.span.to && run.ended.is_none_or(|ended| ended >= self.span.from)
         };
         let is_wanted = |run: &&Run| self.key.is_none_or(|key| key == run.key);
-        self.runs.extend(portion.iter().filter(is_wanted).filter(overlaps).copied());
+        let known = portion.iter().filter(is_wanted).map(|run| run.at(self.now));
+        self.runs.extend(known.filter(overlaps));
     }
 
     /// Sums up; `names_of` finds the names of a few keys.

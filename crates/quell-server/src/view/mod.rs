@@ -3,6 +3,7 @@
 //! Payloads and outputs are kept byte for byte on the way, whatever numbers and texts they have.
 
 mod action;
+mod activity;
 mod alert;
 mod audit;
 mod codes;
@@ -23,6 +24,7 @@ mod what_if;
 mod worker;
 
 pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
+pub use activity::{KeyActivity, TaskHabits, TookGroup};
 pub use alert::{Alert, Alerts};
 pub use audit::{AuditEntries, AuditEntry};
 pub use codes::{Health, ImportedJob, MissedTicks, Outcome, State, TickCause, Trace};
@@ -39,7 +41,7 @@ pub use job::{
 };
 pub use overview::{
     Issue, KeyTicksOf, Mark, Marks, Numbers, OpenWindow, Overview, Present, Run, TaskActivity,
-    Timeline,
+    Timeline, TimelineMark,
 };
 pub use policy::{SettingOrigin, TaskPolicy, TaskSetting};
 pub use proof::{BrokenPromise, Proof, ProvenProperty};

@@ -17,6 +17,9 @@ pub struct Overview {
     pub at: String,
     /// When this server began to count: triggers and runs are those that it saw since then.
     pub since: String,
+    /// When something was last left out of those numbers, as this server counts 1,000 tasks and queues at most, and
+    /// 64 queues of one task; null where all is counted.
+    pub left_out: Option<String>,
     /// What needs a look, the gravest first; empty where all is well.
     pub troubles: Vec<Issue>,
     /// The last 60 minutes.
@@ -71,7 +74,6 @@ pub struct Numbers {
 
 impl From<&Tally> for Numbers {
     fn from(tally: &Tally) -> Self {
-        let millis = |late: Duration| (late.as_secs_f64() * 10_000.0).round() / 10.0;
         Numbers {
             triggers: tally.triggers,
             joined: tally.joined,
@@ -86,6 +88,11 @@ impl From<&Tally> for Numbers {
             late_p99_ms: tally.late(0.99).map(millis),
         }
     }
+}
+
+/// A length in milliseconds, with one digit after the point.
+pub(super) fn millis(length: Duration) -> f64 {
+    (length.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// What the store has now.
@@ -190,7 +197,9 @@ pub struct Timeline {
     pub keys: Vec<KeyTicksOf>,
     /// How many keys had triggers.
     pub distinct_keys: usize,
-    /// Windows that wait now.
+    /// Moments of the span that someone marked, the newest first.
+    pub marks: Vec<TimelineMark>,
+    /// Windows that wait now: the newest 100 that the caller sees.
     pub windows: Vec<OpenWindow>,
     /// How many attempts overlap the span.
     pub runs: u64,
@@ -200,6 +209,15 @@ pub struct Timeline {
     pub starts: Vec<(usize, u64)>,
     /// The same of those that failed.
     pub failures: Vec<(usize, u64)>,
+}
+
+/// A mark as it is drawn.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TimelineMark {
+    /// When.
+    pub at: f64,
+    /// Such as `deploy 1.4.2`.
+    pub name: String,
 }
 
 /// The triggers of one key.

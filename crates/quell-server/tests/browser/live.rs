@@ -88,3 +88,58 @@ fn thresholds_are_moved_by_keys_and_their_cost_is_shown() {
     assert_eq!(page.eval(setting), "debounce = { min = \"15m\", max = \"2h\" }");
     page.screenshot("what-if-moved");
 }
+
+#[test]
+fn lists_follow_what_happens_unless_someone_uses_them() {
+    let world = World::new("acme/shop");
+    let page = world.login("operator");
+    world.visit(&page, "/jobs?task=mail");
+    page.wait("document.querySelector('#fresh')?.textContent === 'Live.'");
+    page.eval("window.isSamePage = true");
+    let rows = "document.querySelectorAll('#list tbody tr').length";
+    let before = page.eval(rows).as_u64().unwrap();
+    let trigger = |count: u64| {
+        for _ in 0..count {
+            world.call("admin", Method::POST, "/v1/tasks/mail/triggers", &json!({ "payload": 1 }));
+        }
+    };
+    trigger(3);
+    page.wait(&format!("{rows} === {}", before + 3));
+    // Who has chosen a row keeps it.
+    page.eval(
+        "document.querySelector('#list tbody a').focus(); window.kept = document.activeElement",
+    );
+    trigger(2);
+    let counted = "document.querySelector('#fresh').textContent === 'Live.'";
+    page.wait(counted);
+    assert_eq!(
+        page.eval("window.kept === document.activeElement && window.kept.isConnected"),
+        true
+    );
+    page.eval("document.activeElement.blur()");
+    page.wait(&format!("{rows} === {}", before + 5));
+    assert_eq!(page.eval("window.isSamePage"), true, "it was not loaded again");
+    hide(&page, true);
+    page.wait("document.querySelector('#fresh').textContent === 'Paused.'");
+}
+
+#[test]
+fn a_job_shows_its_attempts_as_they_come() {
+    let world = World::new("acme/shop");
+    let page = world.login("operator");
+    let receipt = world.call(
+        "admin",
+        Method::POST,
+        "/v1/tasks/build/triggers",
+        &json!({ "payload": { "repo": "seen" } }),
+    );
+    let job = receipt["job"].as_str().unwrap().to_owned();
+    world.visit(&page, &format!("/jobs/{job}"));
+    page.wait("document.querySelector('#fresh')?.textContent === 'Live.'");
+    let state = "document.querySelector('#state').textContent.trim()";
+    assert_eq!(page.eval(state), "scheduled");
+    world.call("admin", Method::POST, &format!("/v1/jobs/{job}/run"), &Value::Null);
+    page.wait(&format!("{state} !== 'scheduled'"));
+    // Texts can be copied after it was replaced.
+    page.wait("document.querySelectorAll('#story .copy > button').length === 1");
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell::store::{Answer, Observer, Operation};
+use quell::store::{Answer, Claim, Lease, MemoryStore, Observer, Operation, Store};
 use quell::trigger::{NewTrigger, TriggerId};
 use quell::{Batch, JobId, Key, Payload, QueueName, Receipt, TaskName, Timestamp};
 use quell_server::recent::{Limits, Recent, Span};
@@ -42,7 +42,7 @@ fn timeline(recent: &Recent, name: &str, span: Span) -> quell_server::recent::Ti
 
 #[test]
 fn a_loud_task_makes_the_record_forget_its_own_triggers_and_says_so() {
-    let recent = Recent::new(Limits { triggers: 1_600, runs: 10, lanes: 2 });
+    let recent = Recent::new(Limits { triggers: 1_600, runs: 10, lanes: 2, queues: 64 });
     note(&recent, "quiet", at(0), 10, 2);
     for minute in 0..50 {
         note(&recent, "loud", at(minute * 60_000), 100, 5);
@@ -70,7 +70,7 @@ fn a_loud_task_makes_the_record_forget_its_own_triggers_and_says_so() {
 
 #[test]
 fn a_view_of_a_million_triggers_is_as_small_as_one_of_a_thousand() {
-    let recent = Recent::new(Limits { triggers: 1_000_000, runs: 1_000, lanes: 10 });
+    let recent = Recent::new(Limits { triggers: 1_000_000, runs: 1_000, lanes: 10, queues: 64 });
     for step in 0..100 {
         note(&recent, "t", at(step * 1_000), 10_000, 5_000);
     }
@@ -100,4 +100,79 @@ fn a_trigger_without_a_key_is_counted_under_none() {
     let span = Span { from: at(0), to: at(1), steps: 1 };
     let seen = timeline(&recent, "t", span);
     assert_eq!((seen.triggers, seen.distinct, seen.ticks), (1, 0, vec![(0, 1)]));
+}
+
+#[test]
+fn a_task_that_names_ever_new_queues_takes_no_place_of_another() {
+    let recent = Recent::new(Limits { triggers: 1_000, runs: 10, lanes: 10, queues: 3 });
+    let receipt = Receipt::Accepted {
+        job: JobId::new(1),
+        trigger: TriggerId { job: JobId::new(1), seq: 1 },
+        due: at(0),
+    };
+    for number in 0..50 {
+        let queue = QueueName::new(format!("q{number}")).unwrap();
+        let trigger = NewTrigger::new(task("greedy"), queue, Payload::encode(&0).unwrap());
+        let operation = Operation::Enqueue { batches: vec![Batch::one(trigger)] };
+        let seen = recent.call(Some(at(0)), &operation).unwrap();
+        seen(&Answer::Enqueue(vec![Ok(vec![receipt.clone()])]));
+    }
+    assert!(recent.left_out().is_some(), "it says that something is missing");
+    note(&recent, "modest", at(0), 5, 1);
+    let whole = Span { from: at(0), to: at(1), steps: 1 };
+    assert_eq!(timeline(&recent, "greedy", whole).triggers, 3);
+    assert_eq!(timeline(&recent, "modest", whole).triggers, 5);
+}
+
+#[tokio::test]
+async fn r21_an_attempt_whose_worker_fell_silent_is_lost_when_its_lease_ends() {
+    let recent = Recent::default();
+    // The lease ended long before the record is looked at, and no one has noticed.
+    let then = Timestamp::from_secs(1_000_000);
+    let store = MemoryStore::new(then);
+    let call = async |now: Timestamp, operation: Operation| {
+        let seen = recent.call(Some(now), &operation);
+        let answer = Store::call(&store, Some(now), operation).await.unwrap();
+        if let Some(seen) = seen {
+            seen(&answer);
+        }
+        answer
+    };
+    let queue = QueueName::new("q").unwrap();
+    let trigger = NewTrigger::new(task("t"), queue.clone(), Payload::encode(&0).unwrap());
+    call(then, Operation::Enqueue { batches: vec![Batch::one(trigger)] }).await;
+    let lease = Duration::from_secs(30);
+    let claim = Claim {
+        queue,
+        tasks: [task("t")].into(),
+        worker: quell_core::WorkerId::new("w").unwrap(),
+        limit: 1,
+        lease,
+        draw: quell_core::Draw::MIN,
+    };
+    let Answer::Claim(claimed) = call(then, Operation::Claim { claim: claim.clone() }).await else {
+        panic!("a claim is answered by another operation's answer")
+    };
+    let leases = vec![Lease { job: claimed.jobs[0].id, token: claimed.jobs[0].token }];
+    let renewed = then + Duration::from_secs(20);
+    call(renewed, Operation::Renew { leases, lease }).await;
+    // Another queue's claim says how late it is, and reaps nothing.
+    let claim = Claim { queue: QueueName::new("other").unwrap(), ..claim };
+    call(then + Duration::from_secs(100), Operation::Claim { claim }).await;
+    let span = Span { from: then, to: then + Duration::from_secs(100), steps: 10 };
+    let bar = timeline(&recent, "t", span).bars[0].run;
+    assert_eq!((bar.lost, bar.ended), (true, Some(renewed + lease)));
+}
+
+#[test]
+fn habits_count_the_keys_of_a_task_and_those_that_came_once() {
+    let recent = Recent::default();
+    note(&recent, "t", at(0), 100, 5);
+    note(&recent, "t", at(1), 7, 7);
+    note(&recent, "other", at(1), 50, 50);
+    let habits = recent.habits(&task("t"), |_: &QueueName| true);
+    assert_eq!((habits.triggers, habits.keys), (107, (7, 2)));
+    let most: Vec<u64> = habits.most.iter().map(|key| key.triggers).collect();
+    assert_eq!(most, [21, 21, 21, 21, 21, 1, 1]);
+    assert_eq!((habits.took.len(), habits.longest), (0, None));
 }

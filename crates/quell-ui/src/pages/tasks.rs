@@ -65,6 +65,11 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let windows = format!("{below}/windows?limit={PAGE}&{}", before.encode());
     let windows = visit.get_if_seen(&windows).await?;
     let policy = visit.get_if_seen(&format!("{below}/policy")).await?;
+    let habits = visit.get_if_seen(&format!("{below}/habits")).await?;
+    let causes =
+        visit.get_if_seen(&format!("/v1/dead/causes?task={}&limit=5", encode(&name))).await?;
+    let took = habits.as_ref().and_then(|habits| habits["took"].as_array());
+    let took = took.into_iter().flatten().filter_map(|group| group["attempts"].as_u64());
     let here = visit.url(&format!("/tasks/{}", encode(&name)));
     let next = windows.as_ref().and_then(|page| page["next_before"].as_str());
     let own = context! {
@@ -73,6 +78,9 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
         states => STATES,
         windows => windows.as_ref().map(shown),
         policy => policy.as_ref().map(shown),
+        habits => habits.as_ref().map(shown),
+        took_most => took.max(),
+        causes => causes.as_ref().map(shown),
         next => next.map(|next| format!("{here}?before={}", encode(next))),
         first => (!before.is_empty()).then_some(here.as_str()),
         here,

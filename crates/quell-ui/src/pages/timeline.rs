@@ -76,6 +76,7 @@ fn newest_first(found: &mut Value) {
     for (list, times) in [
         ("bars", &["opened", "due", "started", "ended"][..]),
         ("windows", &["opened", "due", "bound"]),
+        ("marks", &["at"]),
     ] {
         for row in found[list].as_array_mut().into_iter().flatten() {
             let seconds =

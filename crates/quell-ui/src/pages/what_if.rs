@@ -35,6 +35,8 @@ async fn what_if(visit: Visit) -> Answer {
     let names = super::task_names(&visit).await?;
     let query = visit.query().clone();
     let task = query.get("task").unwrap_or_default().to_owned();
+    // Without a task the page shows what all of them save.
+    let overview = if task.is_empty() { visit.get("/v1/overview").await? } else { Value::Null };
     let (mut found, mut problem, mut status) = (Value::Null, None, StatusCode::OK);
     if !task.is_empty() {
         let reply = visit.ask(Call::get(&path(&task, &query))).await?;
@@ -55,6 +57,8 @@ async fn what_if(visit: Visit) -> Answer {
     let own = context! {
         names,
         task => task.as_str(),
+        savings => shown(&savings(&overview)),
+        since => overview["since"].as_str(),
         found => shown(&found),
         points => points(&pairs),
         guides => guides(&pairs),
@@ -65,6 +69,20 @@ async fn what_if(visit: Visit) -> Answer {
         problem,
     };
     with_status(&visit, status, "what-if", "What if", "what-if", own)
+}
+
+/// The tasks of an overview, with the share of runs that each saved this week.
+fn savings(overview: &Value) -> Value {
+    let tasks = overview["tasks"].as_array().into_iter().flatten();
+    let rows = tasks.map(|task| {
+        let of = |name: &str| task["week"][name].as_f64().unwrap_or_default();
+        let covered = of("runs") + of("saved");
+        let share = (covered > 0.0).then(|| format!("{:.1}", 100.0 * of("saved") / covered));
+        let mut row = task.clone();
+        row["share"] = share.map_or(Value::Null, Value::from);
+        row
+    });
+    Value::Array(rows.collect())
 }
 
 /// The longest delay of the chart, in milliseconds, and the shortest.

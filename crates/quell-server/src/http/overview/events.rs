@@ -22,8 +22,6 @@ use crate::http::error::{ApiError, Refused};
 const MOST_VIEWERS: usize = 1_000;
 /// Between two events.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many minutes of a task are in an event.
-const MINUTES: usize = 2;
 
 /// The places of viewers.
 #[derive(Clone, Debug)]
@@ -65,13 +63,9 @@ impl Viewer {
         let overviews = &self.api.overviews;
         match overviews.moment().await {
             Ok(moment) => {
-                let mut overview = moment.shown(self.access.grant()).into_owned();
-                for task in overview.tasks.iter_mut().filter(|_| !self.is_first) {
-                    let older = task.minutes.len().saturating_sub(MINUTES);
-                    task.minutes.drain(..older);
-                }
+                let json = moment.event(self.access.grant(), self.is_first).ok()?;
                 self.is_first = false;
-                Event::default().event("overview").json_data(&overview).ok()
+                Some(Event::default().event("overview").data(json))
             }
             Err(error) => {
                 let text = serde_json::json!({ "message": error.to_string() });

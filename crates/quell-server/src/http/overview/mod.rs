@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
-use quell::{JobState, Quell};
+use quell::{JobState, Quell, QueueName, TaskName};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use super::Api;
@@ -48,8 +48,12 @@ pub struct Overviews {
 struct Last {
     /// A failure is shown as long as a moment, so that many who look do not press a store that is in trouble.
     moment: Option<(Instant, Found<Moment>)>,
-    windows: Option<(Instant, (u64, bool))>,
+    windows: Option<(Instant, Windows)>,
 }
+
+/// Windows that are open among the newest jobs that wait: the queue and task of each, and whether those are all
+/// jobs that wait.
+type Windows = Arc<(Vec<(QueueName, TaskName)>, bool)>;
 
 impl Overviews {
     /// Those of a client whose calls are recorded.
@@ -63,6 +67,11 @@ impl Overviews {
             viewers: events::Viewers::default(),
             readers: Arc::new(Semaphore::new(READERS)),
         }
+    }
+
+    /// The marks of this server.
+    pub(super) fn marks(&self) -> Vec<view::Mark> {
+        self.marks.shown()
     }
 
     /// The record behind them.
@@ -95,13 +104,14 @@ impl Overviews {
     }
 
     async fn read(&self, last: &mut Last) -> quell::Result<Moment> {
-        let windows = match last.windows {
-            Some((at, windows)) if at.elapsed() < WINDOWS_FRESH => windows,
-            _ => self.windows().await?,
+        let windows = match &last.windows {
+            Some((at, windows)) if at.elapsed() < WINDOWS_FRESH => Arc::clone(windows),
+            _ => {
+                let windows = self.windows().await?;
+                last.windows = Some((Instant::now(), Arc::clone(&windows)));
+                windows
+            }
         };
-        if last.windows.is_none_or(|(at, _)| at.elapsed() >= WINDOWS_FRESH) {
-            last.windows = Some((Instant::now(), windows));
-        }
         let store = self.quell.store();
         Ok(Moment {
             lanes: store.overview(None).await?,
@@ -113,18 +123,21 @@ impl Overviews {
             trouble: store.trouble(),
             activities: self.recent.activities(),
             since: self.recent.since(),
+            left_out: self.recent.left_out(),
             marks: self.marks.shown(),
             windows,
             whole: OnceLock::new(),
+            events: Default::default(),
         })
     }
 
-    async fn windows(&self) -> quell::Result<(u64, bool)> {
+    async fn windows(&self) -> quell::Result<Windows> {
         let most = JobFilter::MAX_PAGE;
         let filter = JobFilter::default().state(JobState::Scheduled).limit(most);
         let jobs = self.quell.jobs(&filter).await?;
-        let open = jobs.iter().filter(|job| job.is_open_window()).count();
-        Ok((open as u64, jobs.len() < most))
+        let open = jobs.iter().filter(|job| job.is_open_window());
+        let open = open.map(|job| (job.queue.clone(), job.task.clone())).collect();
+        Ok(Arc::new((open, jobs.len() < most)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quell::alert::{AlertName, AlertRow, Overview as Lanes};
@@ -12,8 +12,8 @@ use quell::store::Trouble;
 use quell::worker::Workers;
 use quell::{JobState, QueueName, TaskName, Timestamp};
 
-use super::ByState;
 use super::marks::seen_by;
+use super::{ByState, Windows};
 use crate::access::Grant;
 use crate::recent::{Activity, Tally};
 use crate::view::{self, Issue, Numbers, TaskActivity};
@@ -34,12 +34,18 @@ pub(super) struct Moment {
     pub(super) trouble: Option<Trouble>,
     pub(super) activities: Vec<Activity>,
     pub(super) since: Timestamp,
-    /// How many windows are open among the newest jobs that wait, and whether those are all.
-    pub(super) windows: (u64, bool),
+    /// When something was last left out of the record.
+    pub(super) left_out: Option<Timestamp>,
+    pub(super) windows: Windows,
     pub(super) marks: Vec<view::Mark>,
     /// What those see of it who see all.
     pub(super) whole: OnceLock<view::Overview>,
+    /// The same as the JSON of a viewer's first event, and of the later ones: made once for all viewers.
+    pub(super) events: [OnceLock<Arc<str>>; 2],
 }
+
+/// How many minutes of a task are in an event that is not the first.
+const MINUTES: usize = 2;
 
 impl Moment {
     /// What a caller sees of it.
@@ -48,6 +54,27 @@ impl Moment {
             return Cow::Owned(self.seen(grant));
         }
         Cow::Borrowed(self.whole.get_or_init(|| self.seen(grant)))
+    }
+
+    /// The JSON of an event for a caller.
+    ///
+    /// # Errors
+    /// None that are known: all members have a form in JSON.
+    pub(super) fn event(&self, grant: &Grant, is_first: bool) -> serde_json::Result<Arc<str>> {
+        let kept = self.events.get(usize::from(!is_first)).filter(|_| !grant.is_limited());
+        if let Some(made) = kept.and_then(OnceLock::get) {
+            return Ok(Arc::clone(made));
+        }
+        let mut overview = self.shown(grant).into_owned();
+        for task in overview.tasks.iter_mut().filter(|_| !is_first) {
+            let older = task.minutes.len().saturating_sub(MINUTES);
+            task.minutes.drain(..older);
+        }
+        let made: Arc<str> = serde_json::to_string(&overview)?.into();
+        Ok(kept.map_or_else(
+            || Arc::clone(&made),
+            |kept| Arc::clone(kept.get_or_init(|| made.clone())),
+        ))
     }
 
     fn seen(&self, grant: &Grant) -> view::Overview {
@@ -63,6 +90,7 @@ impl Moment {
         view::Overview {
             at: self.lanes.now.to_string(),
             since: self.since.to_string(),
+            left_out: self.left_out.map(|at| at.to_string()),
             troubles: self.troubles(grant, &now),
             hour: Numbers::from(&hour),
             week: Numbers::from(&week),
@@ -78,14 +106,15 @@ impl Moment {
         let sees_all = !grant.is_limited();
         let at = self.workers.now;
         let seen: Vec<_> = self.workers.rows.iter().filter(|row| !row.is_unseen(at)).collect();
+        let windows = self.windows.0.iter().filter(|(queue, task)| grant.sees(queue, task));
         let raised = self.alerts.iter().filter(|row| row.state.raised);
         let alerts: Vec<AlertName> = raised.map(|row| row.name.clone()).collect();
         view::Present {
             waiting: sum(|task| task.waiting),
             running: sum(|task| task.running),
             dead: sum(|task| task.dead),
-            windows: if sees_all { self.windows.0 } else { 0 },
-            windows_complete: sees_all && self.windows.1,
+            windows: windows.count() as u64,
+            windows_complete: self.windows.1,
             first_due: self.first_due(grant).map(|due| due.to_string()),
             unreadable: sees_all.then_some(self.lanes.unreadable),
             workers: sees_all.then_some(seen.len() as u64),

@@ -226,3 +226,46 @@ async fn all_jobs_that_match_are_changed_by_an_action_that_can_be_stopped() {
     }
     scene.stop().await;
 }
+
+#[tokio::test]
+async fn a_task_shows_how_long_it_takes_its_busiest_keys_and_its_causes_of_death() {
+    let scene = Scene::new().await;
+    for repo in ["a", "a", "a", "b"] {
+        scene.trigger("build", &json!({ "repo": repo })).await;
+    }
+    scene.ended("breaks", &json!(1), JobState::Dead).await;
+    let build = scene.page("admin", "/tasks/build").await.page;
+    let keys: Vec<&str> = build.tags.iter().filter_map(|tag| tag.get("data-of-key")).collect();
+    assert_eq!(keys, ["a", "b"], "the busiest first");
+    assert!(build.by_id("took").is_none(), "nothing has run");
+    let breaks = scene.page("read", "/tasks/breaks").await.page;
+    assert!(breaks.by_id("took").is_some());
+    let causes = breaks.tags.iter().filter_map(|tag| tag.get("data-cause")).count();
+    assert_eq!(causes, 1, "{}", breaks.text());
+    assert!(breaks.text().contains("other cause"), "{}", breaks.text());
+    let habits = scene.get("/v1/tasks/breaks/habits").await;
+    let failed: u64 = habits["took"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|group| group["failed"].as_u64())
+        .sum();
+    assert_eq!((failed, &habits["week"]["dead"]), (1, &json!(1)), "{habits:#}");
+    // What each saved is on one page.
+    let savings = scene.page("read", "/what-if").await.page;
+    let rows: Vec<&str> = savings.tags("tr").filter_map(|tag| tag.get("data-task")).collect();
+    assert!(rows.contains(&"build") && savings.by_id("savings").is_some(), "{rows:?}");
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_timeline_has_the_marks_of_its_span() {
+    let scene = Scene::new().await;
+    scene.trigger("build", &json!({ "repo": "a" })).await;
+    scene.post("/v1/marks", json!({ "name": "deploy 1.4.2" })).await;
+    let page = scene.page("read", "/timeline?task=build").await.page;
+    assert!(page.by_id("marks").is_some() && page.text().contains("deploy 1.4.2"));
+    let past = "/timeline?task=build&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z";
+    assert!(scene.page("read", past).await.page.by_id("marks").is_none());
+    scene.stop().await;
+}

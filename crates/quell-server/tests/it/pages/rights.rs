@@ -6,7 +6,11 @@ use serde_json::json;
 use super::{Scene, shown};
 
 /// The pages of lists, and the scope that each needs.
-const LISTS: [(&str, &str); 11] = [
+const LISTS: [(&str, &str); 15] = [
+    ("/", "read"),
+    ("/timeline?task=build", "read"),
+    ("/what-if?task=build", "read"),
+    ("/proof", "read"),
     ("/jobs", "read"),
     ("/tasks", "read"),
     ("/queues", "read"),
