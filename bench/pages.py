@@ -2,8 +2,8 @@
 """How long each page takes with many jobs: `bench/pages.py QUELL [JOBS] [KEYS]`.
 
 QUELL is the program, best of `cargo build --release`. It serves SQLite in a temporary folder and on a free port of
-loopback. The store gets JOBS (1,000,000) of fifty tasks: windows of KEYS (100,000) keys, and plain jobs. Then each
-page is loaded 20 times over one connection. The goal is 200 ms.
+loopback. The store gets JOBS (1,000,000) of fifty tasks: windows of KEYS (100,000) keys, and plain jobs. 20,000 jobs
+of one more task die of fifty causes. Then each page is loaded 20 times over one connection. The goal is 200 ms.
 """
 
 import http.client
@@ -17,6 +17,7 @@ from serving import serving
 LOADS = 20
 BATCH = 10_000
 TASKS = 50
+DEAD, CAUSES, CLAIM = 20_000, 50, 1_000
 TASK = """
 [tasks.tNUMBER]
 key = "{{{{ k }}}}"
@@ -32,7 +33,11 @@ url = "sqlite://{folder}/quell.db"
 synchronous = "normal"
 """ + "".join(
     TASK.replace("NUMBER", str(number)) for number in range(TASKS)
-)
+) + """
+[tasks.dies]
+queue = "dies"
+pull = true
+"""
 PAGES = [
     "/",
     "/timeline?task=t7",
@@ -47,6 +52,9 @@ PAGES = [
     "/queues",
     "/queues/default",
     "/dead",
+    "/dead?task=dies",
+    "/tasks/dies",
+    "/jobs?task=dies&state=dead",
     "/schedules",
     "/workers",
     "/sources",
@@ -77,7 +85,20 @@ def main():
             for begin in range(0, len(triggers), BATCH):
                 status, text = ask("POST", f"/v1/tasks/t{task}/triggers", json.dumps(triggers[begin : begin + BATCH]))
                 assert status == 202, text
-        print(f"{jobs} jobs, {keys} keys")
+        for _ in range(DEAD // BATCH):
+            status, text = ask("POST", "/v1/tasks/dies/triggers", json.dumps([{"payload": 1}] * BATCH))
+            assert status == 202, text
+        process = {"incarnation": 1, "slots": CLAIM}
+        claim = json.dumps({"tasks": ["dies"], "limit": CLAIM, "wait": "0s", "process": process})
+        for _ in range(DEAD // CLAIM):
+            claimed = json.loads(ask("POST", "/v1/workers/bench/claim", claim)[1])["jobs"]
+            ends = [
+                {"lease": job["lease"], "outcome": "failed", "permanent": True, "error": f"service {number % CAUSES} is away"}
+                for number, job in enumerate(claimed)
+            ]
+            status, text = ask("POST", "/v1/workers/bench/settle", json.dumps({"settlements": ends}))
+            assert status == 200, text
+        print(f"{jobs} jobs, {keys} keys, {DEAD} dead jobs")
         for page in PAGES:
             times = []
             for _ in range(LOADS):
