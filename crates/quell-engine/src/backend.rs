@@ -386,6 +386,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// Whether the row of a tick says why it fired and which job took its trigger, also long after. A backend that
+    /// keeps spans of ticks knows only when.
+    fn keeps_causes_of_ticks(&self) -> bool {
+        true
+    }
+
     /// Whether a claim that its hot path declined is to look first, and to write only where something may
     /// start. Whatever a look does not see must have been taken in by then.
     fn looks_before_claims(&self) -> bool {

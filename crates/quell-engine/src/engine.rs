@@ -11,7 +11,9 @@ use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::job::{Adjusted, Adjustment};
 use quell_core::part::Notifications;
-use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::schedule::{
+    RecordedTick, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, no_such_schedule,
+};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadExport,
     DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
@@ -516,6 +518,27 @@ impl<B: Backend> Steps for Engine<B> {
         let mut step = self.reading(Time::Last).await?;
         step.load_all_schedules().await?;
         Ok(std::mem::take(&mut step.rows.schedules).into_values().collect())
+    }
+
+    async fn ticks(
+        &self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<RecordedTick>> {
+        let mut step = self.reading(Time::Last).await?;
+        step.load_schedules([name.clone()]).await?;
+        if !step.rows.schedules.contains_key(name) {
+            return Err(no_such_schedule(name));
+        }
+        step.load_first_ticks(name, from, to, limit.min(RecordedTick::MAX_PAGE)).await?;
+        let has_causes = self.backend.keeps_causes_of_ticks();
+        let recorded = |tick: &Tick| match has_causes {
+            true => tick.into(),
+            false => RecordedTick { tick: tick.tick, by: None, job: None },
+        };
+        Ok(step.rows.ticks.values().map(recorded).collect())
     }
 
     async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {

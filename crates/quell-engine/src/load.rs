@@ -246,6 +246,23 @@ impl<B: Backend> Step<'_, B> {
         self.load(fired.into_iter().map(|entry| entry.name)).await
     }
 
+    /// Loads the first ticks of a schedule that fired in this time.
+    pub(crate) async fn load_first_ticks(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        most: usize,
+    ) -> Result<()> {
+        if from > to {
+            return Ok(());
+        }
+        let index = Index::Fired(name.clone());
+        let scan = Scan { from: Some(from), ..Scan::first(index, most).up_to(to) };
+        let fired = self.scan_one(scan).await?;
+        self.load(fired.entries.into_iter().map(|entry| entry.name)).await
+    }
+
     /// Removes the first ticks of a schedule, if there are more than `most`; says whether it did.
     pub(crate) async fn drop_ticks(&mut self, name: &ScheduleName, most: usize) -> Result<bool> {
         let seen = self.scan_one(Scan::first(Index::Fired(name.clone()), most)).await?;

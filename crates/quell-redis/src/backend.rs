@@ -88,6 +88,11 @@ impl Backend for RedisBackend {
         true
     }
 
+    fn keeps_causes_of_ticks(&self) -> bool {
+        // They are in spans of a plan, which take as many bytes whatever their number.
+        false
+    }
+
     fn locks(&self) -> bool {
         // Steps of one process wait for each other, as they would only get in each other's way.
         true

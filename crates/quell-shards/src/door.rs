@@ -11,7 +11,9 @@ use quell_core::checkup::Checkup;
 use quell_core::effect::EffectStart;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::job::{Adjusted, Adjustment};
-use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
+use quell_core::schedule::{
+    RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule,
+};
 use quell_core::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
     ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lease,
@@ -532,6 +534,16 @@ impl<D: Directory> Steps for Sharded<D> {
             all_of!(self, |shard| shard.schedules()).into_iter().flatten().collect();
         all.sort_by(|a, b| a.schedule.name.cmp(&b.schedule.name));
         Ok(all)
+    }
+
+    async fn ticks(
+        &self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<RecordedTick>> {
+        self.of_schedule(name).await?.ticks(name, from, to, limit).await
     }
 
     async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {

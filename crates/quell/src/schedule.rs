@@ -22,8 +22,8 @@
 
 pub use quell_core::ScheduleName;
 pub use quell_core::schedule::{
-    CatchUp, Cron, Every, MAX_BACKFILL, Schedule, ScheduleInfo, ScheduleState, Spec, SpecParts,
-    Tick, TickedBy,
+    CatchUp, Cron, Every, MAX_BACKFILL, RecordedTick, Schedule, ScheduleInfo, ScheduleState, Spec,
+    SpecParts, Tick, TickedBy,
 };
 
 pub use crate::operator::schedule::ScheduleTask;

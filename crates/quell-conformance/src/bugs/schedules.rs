@@ -143,6 +143,15 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::new("ForgetsWhichTicksFired", 36, "a backfill fires ticks again")
     },
     Bug {
+        suite: &["r36_the_record_of_ticks_is_read_by_time"],
+        bends: &[Bend::Ask(|_, _, operation| {
+            if let Operation::Ticks { to, .. } = operation {
+                *to = Timestamp::MAX;
+            }
+        })],
+        ..Bug::new("ReadsTicksPastTheEnd", 36, "a read of ticks has more than was asked for")
+    },
+    Bug {
         suite: &["r36_r40_a_backfill_is_bounded"],
         bends: &[Bend::Ask(|_, now, operation| {
             if let Operation::Backfill { to, .. } = operation {

@@ -310,6 +310,7 @@ macro_rules! rule_tests {
                     r36_a_schedule_is_set_again,
                     r36_a_run_is_outside_the_plan,
                     r36_a_backfill_fires_each_tick_at_most_once,
+                    r36_the_record_of_ticks_is_read_by_time,
                     r36_r40_a_backfill_is_bounded,
                     r15_r36_a_job_tells_the_ticks_it_came_from,
                     r36_r40_an_unknown_schedule_is_said_to_be,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt};
 use quell_core::schedule::{
-    CATCH_UP_STEP, CatchUp, ON_TIME, RECORD, Schedule, ScheduleInfo, ScheduleState, Spec, TickedBy,
+    CATCH_UP_STEP, CatchUp, ON_TIME, RECORD, RecordedTick, Schedule, ScheduleInfo, ScheduleState,
+    Spec, TickedBy,
 };
 use quell_core::{
     ErrorKind, ExplainTarget, Fold, NewTrigger, Receipt, Retention, ScheduleName, Timestamp,
@@ -225,6 +226,44 @@ pub async fn r36_a_backfill_fires_each_tick_at_most_once(mut rig: Rig) {
     assert_eq!(tick(&rig).await, [40, 60]);
     switch(&rig, "s", ScheduleState::Paused).await;
     assert_eq!(backfill(rig.at(75), 60, 75).await.expect("a pause is for the plan"), 1);
+}
+
+/// What fired is on record by its time, however it fired; a read has bounds.
+pub async fn r36_the_record_of_ticks_is_read_by_time(mut rig: Rig) {
+    set(&rig, &every_ten("s", CatchUp::All)).await;
+    set(&rig, &every_ten("other", CatchUp::All)).await;
+    tick(rig.at(35)).await;
+    assert_eq!(backfill(&rig, 0, 5).await.expect("fires"), 1);
+    rig.store.run_schedule(Some(rig.now()), &name("s")).await.expect("runs");
+    let read = async |from: u64, to: u64, limit: usize| {
+        let (from, to) = (Rig::START + secs(from), Rig::START + secs(to));
+        rig.store.ticks(&name("s"), from, to, limit).await.expect("reads the record")
+    };
+    let all = read(0, 100, 10).await;
+    let seconds = |ticks: &[RecordedTick]| -> Vec<u64> {
+        ticks.iter().map(|tick| Rig::second(tick.tick)).collect()
+    };
+    assert_eq!(seconds(&all), [0, 10, 20, 30], "a run by hand is no tick");
+    // A store may keep when ticks fired and no more. What it says of the rest is right.
+    for (tick, expected) in all.iter().zip([TickedBy::Backfill, TickedBy::Plan]) {
+        assert!(tick.by.is_none_or(|by| by == expected), "{tick:?}");
+    }
+    for tick in &all {
+        let Some(job) = tick.job else { continue };
+        let shown = rig.explain(&ExplainTarget::Job(job)).await.expect("is known");
+        let ticks: Vec<_> = shown.ticks.iter().map(|tick| (tick.tick, Some(tick.by))).collect();
+        assert_eq!(ticks, [(tick.tick, tick.by)]);
+    }
+    assert_eq!(seconds(&read(10, 20, 10).await), [10, 20], "both ends are included");
+    assert_eq!(seconds(&read(0, 100, 2).await), [0, 10], "the first of them");
+    assert_eq!(seconds(&read(0, 100, 0).await), [0; 0]);
+    assert_eq!(seconds(&read(21, 29, 10).await), [0; 0]);
+    assert_eq!(seconds(&read(30, 20, 10).await), [0; 0]);
+    let far = (Timestamp::MIN, Timestamp::MAX);
+    let whole = rig.store.ticks(&name("s"), far.0, far.1, usize::MAX).await.expect("reads");
+    assert_eq!(seconds(&whole), [0, 10, 20, 30]);
+    let unknown = rig.store.ticks(&name("none"), far.0, far.1, 1).await.expect_err("unknown");
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
 }
 
 /// A backfill that is too large, or not of the past, is refused with the field, and fires nothing.

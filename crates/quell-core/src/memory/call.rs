@@ -107,6 +107,9 @@ impl MemoryStore {
                 Answer::DeleteSchedule(self.step(now, |state| state.delete_schedule(&name))?)
             }
             Operation::Schedules {} => Answer::Schedules(self.locked().schedules()),
+            Operation::Ticks { name, from, to, limit } => {
+                Answer::Ticks(self.locked().ticks_between(&name, from, to, limit)?)
+            }
             Operation::Tick { limit } => Answer::Tick(self.step(now, |state| state.tick(limit))),
             Operation::RunSchedule { name } => {
                 Answer::RunSchedule(self.step(now, |state| state.run_schedule(&name))?)

@@ -6,7 +6,8 @@ use super::Event;
 use super::state::State;
 use crate::accept::accept_trigger;
 use crate::schedule::{
-    Fired, RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy, no_such_schedule,
+    Fired, RECORD, RecordedTick, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy,
+    no_such_schedule,
 };
 use crate::{JobId, Receipt, Result, ScheduleName, Timestamp};
 
@@ -49,6 +50,24 @@ impl State {
 
     pub(super) fn schedules(&self) -> Vec<ScheduleInfo> {
         self.schedules.values().cloned().collect()
+    }
+
+    /// The ticks of a schedule that fired in this time, the first `limit`.
+    pub(super) fn ticks_between(
+        &self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<RecordedTick>> {
+        if !self.schedules.contains_key(name) {
+            return Err(no_such_schedule(name));
+        }
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let within = self.ticks.range((name.clone(), from)..=(name.clone(), to));
+        Ok(within.map(|(_, tick)| tick.into()).take(limit.min(RecordedTick::MAX_PAGE)).collect())
     }
 
     pub(super) fn tick(&mut self, limit: usize) -> Ticked {

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 pub use cron::Cron;
 pub use plan::{
-    CATCH_UP_STEP, Fired, MAX_BACKFILL, ON_TIME, RECORD, ScheduleInfo, ScheduleState, Tick, Ticked,
-    TickedBy, UNREADABLE_PAUSE, no_such_schedule,
+    CATCH_UP_STEP, Fired, MAX_BACKFILL, ON_TIME, RECORD, RecordedTick, ScheduleInfo, ScheduleState,
+    Tick, Ticked, TickedBy, UNREADABLE_PAUSE, no_such_schedule,
 };
 
 use crate::queue::remarks::check_text;

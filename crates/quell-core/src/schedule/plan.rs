@@ -228,6 +228,28 @@ impl Tick {
     }
 }
 
+/// A tick as the record of its schedule has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RecordedTick {
+    /// The planned time.
+    pub tick: Timestamp,
+    /// Why it fired; none where the store keeps when ticks fired and no more.
+    pub by: Option<TickedBy>,
+    /// The job that took its trigger; none where a dedup key refused it, and where the store does not keep it.
+    pub job: Option<JobId>,
+}
+
+impl RecordedTick {
+    /// The most ticks of one read.
+    pub const MAX_PAGE: usize = 1_000;
+}
+
+impl From<&Tick> for RecordedTick {
+    fn from(tick: &Tick) -> Self {
+        RecordedTick { tick: tick.tick, by: Some(tick.by), job: tick.job }
+    }
+}
+
 /// A tick that fired just now, and what became of its trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fired {

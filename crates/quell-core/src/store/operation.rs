@@ -18,7 +18,7 @@ use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
-use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::{Steps, Trouble};
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadExport, DeadFilter,
@@ -168,6 +168,7 @@ macro_rules! with_operations {
             Write set_schedule_state(now) SetScheduleState { name: lent ScheduleName, state: own ScheduleState } -> ();
             Write delete_schedule(now) DeleteSchedule { name: lent ScheduleName } -> ();
             Read schedules() Schedules {} -> Vec<ScheduleInfo>;
+            Read ticks() Ticks { name: lent ScheduleName, from: own Timestamp, to: own Timestamp, limit: own usize } -> Vec<RecordedTick>;
             Write tick(now) Tick { limit: own usize } -> Ticked;
             Write run_schedule(now) RunSchedule { name: lent ScheduleName } -> Receipt;
             Write backfill(now) Backfill { name: lent ScheduleName, from: own Timestamp, to: own Timestamp } -> u64;

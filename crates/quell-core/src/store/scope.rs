@@ -137,6 +137,7 @@ impl Operation {
             Operation::SetScheduleState { name, .. }
             | Operation::DeleteSchedule { name }
             | Operation::RunSchedule { name }
+            | Operation::Ticks { name, .. }
             | Operation::Backfill { name, .. } => Scope::of([Root::Schedule(name.clone())]),
             Operation::Heartbeat { beat } => Scope::of([Root::Worker(beat.worker.clone())]),
             Operation::RemoveWorker { worker, .. } => Scope::of([Root::Worker(worker.clone())]),

@@ -11,7 +11,7 @@ use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
-use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::lacks;
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadJobs, Effect, EffectName, Error,
@@ -244,6 +244,19 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
 
     /// The schedules there are, by name.
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        Err(lacks_schedules())
+    }
+
+    /// The ticks of a schedule that are on record from `from` to `to`, both included, by their times: the first
+    /// `limit`, and at most [`RecordedTick::MAX_PAGE`] (R36). Fails with `NotFound` for an unknown schedule.
+    async fn ticks(
+        &self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<RecordedTick>> {
+        let _unused = (name, from, to, limit);
         Err(lacks_schedules())
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::source::{Source, ask, join, print_json, read_store};
 use crate::cli::text::{printable, table};
-use crate::view::{Backfilled, DeletedSchedule, Receipt, Schedule, Schedules};
+use crate::view::{Backfilled, DeletedSchedule, FiredTicks, Receipt, Schedule, Schedules};
 
 /// `quell schedule …`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +29,8 @@ enum Action {
     List(ListArgs),
     /// Show one.
     Show(Named),
+    /// List its newest ticks that fired, with their jobs.
+    Ticks(Named),
     /// Let its ticks pass by until it is resumed.
     Pause(Named),
     /// Go on with the next tick; what passed by does not fire.
@@ -81,6 +83,16 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
                 shown(quell, &name).await
             })?;
             print_answer(&source, &answer, out, describe)
+        }
+        Action::Ticks(Named { name, source }) => {
+            let answer: FiredTicks =
+                act(&source, (Method::GET, &name, "ticks"), None, async |quell| {
+                    Ok(FiredTicks::read(quell, &name, 20).await?)
+                })?;
+            print_answer(&source, &answer, out, |answer| {
+                let ticks = answer.ticks.iter().map(|tick| json!(tick));
+                table(["tick", "by", "job", "state"], &ticks.collect::<Vec<_>>())
+            })
         }
         Action::Pause(named) => switch(&named, ("pause", ScheduleState::Paused), out),
         Action::Resume(named) => switch(&named, ("resume", ScheduleState::Active), out),

@@ -326,6 +326,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::resume))
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::backfill))
+        .routes(routes!(schedules::ticks))
         .routes(routes!(workers::list))
         .routes(routes!(deliveries::list))
         .routes(routes!(overview::show))

@@ -114,6 +114,7 @@ const RULES: &[(&str, Rule)] = &[
     ("schedules_run", right(Right::Operate, Objects::Schedule)),
     ("schedules_set", right(Right::Admin, Objects::All)),
     ("schedules_show", right(Right::Read, Objects::Schedule)),
+    ("schedules_ticks", right(Right::Read, Objects::Schedule)),
     ("server_health", rule(Needs::Nothing, Objects::None)),
     ("server_metrics", right(Right::Read, Objects::Filtered)),
     ("server_proof", right(Right::Read, Objects::All)),

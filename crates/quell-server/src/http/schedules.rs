@@ -1,7 +1,8 @@
 //! Schedules over HTTP: read, set, paused, run, backfilled, removed (R36).
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use quell::schedule::SpecParts;
 use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
@@ -15,9 +16,14 @@ use super::Api;
 use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::jobs::{Pairs, Parameters};
 use super::objects;
 use super::triggers::{known_task, length};
 use crate::view;
+
+/// How many ticks are listed where no number is asked for, and the most.
+const TICKS: usize = 20;
+const MOST_TICKS: usize = 200;
 
 /// A schedule as callers write it.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -256,6 +262,37 @@ pub(super) async fn backfill(
     let Range { from, to } = parse(&body)?;
     let fired = api.quell.store().backfill(None, &name, moment(from), moment(to)).await;
     Ok(Json(view::Backfilled { schedule: name, fired: known(fired)? }))
+}
+
+/// `GET /v1/schedules/{name}/ticks?limit=`: what fired.
+#[utoipa::path(
+    get,
+    path = "/v1/schedules/{name}/ticks",
+    tag = "schedules",
+    operation_id = "schedules_ticks",
+    summary = "List the newest ticks of a schedule that fired, with their jobs.",
+    description = "By plan or by a backfill; what was run by hand is no tick. They are on record for a year.",
+    params(
+        ("name" = String, Path, description = "The schedule."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200; 20 where it is left out."),
+    ),
+    responses((status = 200, body = view::FiredTicks, description = "Done."), Refused),
+)]
+pub(super) async fn ticks(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<view::FiredTicks>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    let mut query = Parameters::read(query)?;
+    let limit = query.take("limit", |text| {
+        text.parse().ok().filter(|limit| (1..=MOST_TICKS).contains(limit)).ok_or_else(|| {
+            let message = format!("{text:?} is no number of ticks: give 1 to {MOST_TICKS}");
+            quell::Error::invalid("limit", message)
+        })
+    })?;
+    query.end()?;
+    known(view::FiredTicks::read(&api.quell, &name, limit.unwrap_or(TICKS)).await).map(Json)
 }
 
 /// The name in a path, and the body for it: a name that cannot be is reported first.

@@ -51,7 +51,7 @@ pub use pull::{
 };
 pub use queue::{Queue, Queues, Rate, Task, Tasks, Thresholds};
 pub use receipt::Receipt;
-pub use schedule::{Schedule, Schedules};
+pub use schedule::{FiredTick, FiredTicks, Schedule, Schedules};
 pub use session::{EndedSession, Session};
 pub use source::{WebhookSource, WebhookSources};
 pub use token::{MadeToken, RevokedToken, Token, Tokens};

@@ -1,11 +1,13 @@
 //! Schedules (R36).
 
-use quell::schedule::{CatchUp, ScheduleInfo, ScheduleName, ScheduleState, Spec};
-use quell::{Key, QueueName, TaskName, Timestamp};
+use quell::schedule::{
+    CatchUp, RecordedTick, ScheduleInfo, ScheduleName, ScheduleState, Spec, TickedBy,
+};
+use quell::{JobId, JobState, Key, Quell, QueueName, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Document, MissedTicks, there};
+use super::{Document, MissedTicks, State, TickCause, there};
 use crate::config::duration::exact;
 
 /// How many ticks to come are shown.
@@ -59,6 +61,51 @@ pub struct Schedule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub upcoming: Vec<String>,
+}
+
+/// The newest ticks of a schedule.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FiredTicks {
+    /// The schedule.
+    #[schema(value_type = String)]
+    pub schedule: ScheduleName,
+    /// The newest first.
+    pub ticks: Vec<FiredTick>,
+}
+
+/// A tick that fired.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FiredTick {
+    /// The planned time.
+    pub tick: String,
+    /// Why it fired; null where the store does not keep it, as Redis.
+    #[schema(value_type = Option<TickCause>)]
+    pub by: Option<TickedBy>,
+    /// The job that took its trigger; null where a dedup key refused it, and where the store does not keep it.
+    #[schema(value_type = Option<String>)]
+    pub job: Option<JobId>,
+    /// The job's state; null where its row was removed.
+    #[schema(value_type = Option<State>)]
+    pub state: Option<JobState>,
+}
+
+impl FiredTicks {
+    /// Reads the newest ticks of a schedule, and the state of each one's job.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](quell::ErrorKind::NotFound) for an unknown schedule, and what the store answers.
+    pub async fn read(quell: &Quell, schedule: &ScheduleName, limit: usize) -> quell::Result<Self> {
+        let mut ticks = Vec::new();
+        for RecordedTick { tick, job, by } in quell.fired(schedule, limit).await? {
+            let found = match job {
+                Some(id) => quell.job(id).await?,
+                None => None,
+            };
+            let state = found.map(|job| job.state);
+            ticks.push(FiredTick { tick: tick.to_string(), by, job, state });
+        }
+        Ok(FiredTicks { schedule: schedule.clone(), ticks })
+    }
 }
 
 /// All schedules.

@@ -159,6 +159,20 @@ async fn r36_a_schedule_is_set_paused_run_backfilled_and_removed_over_http() {
     assert_eq!((status, &filled["fired"]), (200, &json!(3)), "{filled}");
     assert_eq!(served.post(&format!("{path}/backfill"), &range).await.1["fired"], 0);
     assert!(served.get(path).await.1["last"].is_string());
+    let (status, fired) = served.get(&format!("{path}/ticks")).await;
+    let ticks = fired["ticks"].as_array().unwrap();
+    assert_eq!((status, ticks.len()), (200, 3), "a run by hand is no tick: {fired:#}");
+    assert!(ticks[0]["tick"].as_str() > ticks[2]["tick"].as_str(), "the newest first");
+    assert_eq!(ticks[0]["by"], "backfill");
+    served.ended(&ticks[0]["job"], JobState::Succeeded).await;
+    let (_, newest) = served.get(&format!("{path}/ticks?limit=1")).await;
+    let expected = json!({ "tick": ticks[0]["tick"], "by": "backfill", "job": ticks[0]["job"], "state": "succeeded" });
+    assert_eq!(newest["ticks"], json!([expected]));
+    for (query, status) in [("limit=0", 400), ("limit=201", 400), ("limit=x", 400), ("limt=2", 400)]
+    {
+        assert_eq!(served.get(&format!("{path}/ticks?{query}")).await.0, status, "{query}");
+    }
+    assert_eq!(served.get("/v1/schedules/none/ticks").await.0, 404);
     let request = served.request(Method::DELETE, path);
     let (status, deleted) = answer(request.send().await.unwrap()).await;
     assert_eq!((status, &deleted["deleted"]), (200, &json!(true)));
@@ -217,7 +231,7 @@ async fn r36_the_command_line_does_the_same() {
     let from = (now - jiff::SignedDuration::from_hours(48)).to_string();
     let (from, to) = (from.as_str(), now.to_string());
     let range = ["schedule", "backfill", "nightly", "--from", from, "--to", &to];
-    let table: [(&[&str], bool, [&str; 2]); 11] = [
+    let table: [(&[&str], bool, [&str; 2]); 13] = [
         (&["schedule", "list"], true, ["0 3 * * * UTC", "0 3 * * * UTC"]),
         (&["schedule", "show", "nightly"], true, [r#"payload    {"n":1}"#, "catch_up   latest"]),
         (&["schedule", "show", "nosuch"], false, ["schedule nosuch is unknown"; 2]),
@@ -225,6 +239,8 @@ async fn r36_the_command_line_does_the_same() {
         (&["schedule", "resume", "nightly"], true, ["nightly is active, next tick 20"; 2]),
         (&["schedule", "run", "nightly"], true, ["accepted as job "; 2]),
         (&range, true, ["2 ticks fired", "0 ticks fired"]),
+        (&["schedule", "ticks", "nightly"], true, ["backfill", "backfill"]),
+        (&["schedule", "ticks", "nosuch"], false, ["is unknown"; 2]),
         (&["schedule", "list", "--json"], true, [r#""catch_up":"latest""#; 2]),
         (&["schedule", "backfill", "nightly"], false, ["--from"; 2]),
         (&["schedule", "delete", "nosuch"], false, ["is unknown"; 2]),

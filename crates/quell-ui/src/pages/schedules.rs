@@ -52,7 +52,9 @@ async fn list(visit: Visit) -> Answer {
 /// `GET /schedules/{name}`.
 async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let (schedule, payload) = split(&visit, visit.get(&at(&name)).await?)?;
+    let fired = visit.get_if_seen(&format!("{}/ticks?limit=20", at(&name))).await?;
     let own = context! {
+        fired => fired.as_ref().map(|found| shown(&found["ticks"])),
         schedule => shown(&schedule),
         payload,
         here => visit.url(&format!("/schedules/{}", encode(&name))),

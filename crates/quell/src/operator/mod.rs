@@ -9,13 +9,14 @@ pub(crate) mod queues;
 mod rates;
 pub(crate) mod schedule;
 pub(crate) mod search;
+mod ticks;
 mod unreadable;
 pub(crate) mod waiting;
 mod workers;
 
 use quell_core::checkup::Checkup;
 use quell_core::job::{Adjusted, Adjustment};
-use quell_core::schedule::{ScheduleInfo, ScheduleState};
+use quell_core::schedule::{RecordedTick, ScheduleInfo, ScheduleState};
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, Receipt, Result,
     ScheduleName, Timestamp,
@@ -106,6 +107,27 @@ impl Quell {
     /// What the store answers.
     pub async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
         self.store().schedules().await
+    }
+
+    /// The newest ticks of a schedule that fired by plan or backfill, at most `limit` (1 to 200); the newest first
+    /// (R36). Runs by hand are no ticks. A store that keeps when ticks fired and no more, as Redis does, leaves out
+    /// why and by which job.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// # let quell = quell::Quell::open("memory:").await?;
+    /// let nightly = quell::schedule::ScheduleName::new("nightly")?;
+    /// assert!(quell.fired(&nightly, 20).await.is_err(), "it was not set");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for an unknown schedule.
+    pub async fn fired(&self, name: &ScheduleName, limit: usize) -> Result<Vec<RecordedTick>> {
+        ticks::newest(self.store().as_ref(), self.clock().now(), name, limit.clamp(1, 200)).await
     }
 
     /// Pauses a schedule: ticks that pass meanwhile do not fire (R36).

@@ -184,3 +184,36 @@ async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
     assert!(jobs.iter().all(|job| job.state != JobState::Dead));
     Ok(())
 }
+
+/// The newest ticks are found whatever the plan was, and however many there are.
+#[tokio::test]
+async fn r36_the_newest_ticks_are_found_after_pauses_new_plans_and_backfills() -> Result<()> {
+    let store = memory();
+    let (kit, _log) = start(&store)?;
+    let often = name("often");
+    let quell = kit.quell();
+    let newest = async |limit| -> Result<Vec<u64>> {
+        let ticks = quell.fired(&often, limit).await?;
+        Ok(ticks.iter().map(|tick| tick.tick.since(TestKit::START).as_secs() / 60).collect())
+    };
+    quell.schedule("often", Script::new(&[])).every(secs(600)).await?;
+    kit.advance(secs(1_800)).await;
+    assert_eq!(newest(2).await?, [30, 20]);
+    assert_eq!(newest(50).await?, [30, 20, 10]);
+    // A pause of days leaves a gap that the plan does not know.
+    quell.pause_schedule(&often).await?;
+    kit.advance(secs(3 * 86_400)).await;
+    assert_eq!(newest(2).await?, [30, 20]);
+    quell.resume_schedule(&often).await?;
+    // A plan that ticks far less often, with a backfill of more ticks than one read returns.
+    let begin = kit.now();
+    quell.schedule("often", Script::new(&[])).every(secs(60)).await?;
+    kit.advance(secs(1_500 * 60)).await;
+    let minute = |at: Timestamp| at.since(TestKit::START).as_secs() / 60;
+    quell.schedule("often", Script::new(&[])).every(secs(30 * 86_400)).await?;
+    let last = minute(begin) + 1_500;
+    assert_eq!(newest(3).await?, [last, last - 1, last - 2]);
+    let error = quell.fired(&name("none"), 1).await.unwrap_err();
+    assert_eq!(error.kind(), quell::ErrorKind::NotFound);
+    Ok(())
+}

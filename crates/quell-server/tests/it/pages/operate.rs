@@ -104,6 +104,10 @@ async fn r36_a_schedule_is_fired_backfilled_and_paused_by_its_page() {
     let location = scene.done("/schedules/nightly/backfill", &range).await;
     let text = scene.page("admin", &location).await.page.text();
     assert!(text.contains("Ticks that were fired: 3."), "{text}");
+    let page = scene.page("read", "/schedules/nightly").await.page;
+    let fired = page.tags("tr").filter_map(|tag| tag.get("data-tick"));
+    let fired: Vec<&str> = fired.map(|tick| &tick[..10]).collect();
+    assert_eq!(fired, ["2026-01-03", "2026-01-02", "2026-01-01"], "the newest first");
     assert_eq!(
         scene.send("admin", "/schedules/nightly/backfill", &[("from", "soon")]).await.status,
         422
