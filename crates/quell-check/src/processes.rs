@@ -86,6 +86,7 @@ const OPERATING: &[&str] = &[
     "replace_queue",
     "delete_queue",
     "set_task",
+    "replace_task",
     "flush",
     "cancel_key",
     "cancel",

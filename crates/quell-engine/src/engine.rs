@@ -347,6 +347,23 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(())
     }
 
+    async fn task_settings(&self, tasks: &[TaskName]) -> Result<Vec<TaskInfo>> {
+        self.reading(Time::Last).await?.task_settings(tasks).await
+    }
+
+    async fn replace_task(
+        &self,
+        task: &TaskName,
+        known: &TaskSettings,
+        settings: &TaskSettings,
+    ) -> Result<bool> {
+        settings.validate()?;
+        Ok(step!(self, "replace a task's settings", (Time::Last, 0), |step| {
+            step.load_for_task(task).await?;
+            step.take(|part| part.replace_task(task, known, settings))
+        }))
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.reading(Time::Last).await?.job(id).await
     }

@@ -178,15 +178,25 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
         let names = self.task_names().await?;
         self.load(names.into_iter().map(RowName::Task)).await?;
-        let paused = self.rows.tasks.iter().filter(|(_, settings)| settings.paused);
-        let paused: Vec<SettingsOf> =
-            paused.map(|(name, _)| SettingsOf::Task(name.clone())).collect();
-        self.load_remarks(paused).await?;
+        // Also those that are not paused may have thresholds of an operator (R14).
+        let all: Vec<SettingsOf> = self.rows.tasks.keys().cloned().map(SettingsOf::Task).collect();
+        self.load_remarks(all).await?;
         let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
             name: name.clone(),
             settings: settings.clone(),
         };
         Ok(self.rows.tasks.iter().map(info).collect())
+    }
+
+    /// The settings of these tasks, in this order.
+    pub(crate) async fn task_settings(&mut self, names: &[TaskName]) -> Result<Vec<TaskInfo>> {
+        self.load(names.iter().cloned().map(RowName::Task)).await?;
+        self.load_remarks(names.iter().cloned().map(SettingsOf::Task)).await?;
+        let info = |name: &TaskName| TaskInfo {
+            name: name.clone(),
+            settings: self.rows.tasks.get(name).cloned().unwrap_or_default(),
+        };
+        Ok(names.iter().map(info).collect())
     }
 
     /// Loads all settings.

@@ -86,11 +86,17 @@ impl<B: Backend> Step<'_, B> {
         task: &TaskName,
         settings: &TaskSettings,
     ) -> Result<Option<()>> {
+        self.load_for_task(task).await?;
+        Ok(self.take(|part| part.set_task(task, settings)))
+    }
+
+    /// Loads what a change of a task's settings needs: the task, and all queues that it wakes.
+    pub(crate) async fn load_for_task(&mut self, task: &TaskName) -> Result<()> {
         self.load_all_settings().await?;
         self.load([RowName::Task(task.clone())]).await?;
         self.load_remarks([SettingsOf::Task(task.clone())]).await?;
         self.close_gates();
-        Ok(self.take(|part| part.set_task(task, settings)))
+        Ok(())
     }
 
     /// All workers, by name and incarnation.

@@ -385,6 +385,27 @@ impl<D: Directory> Steps for Sharded<D> {
         Ok(())
     }
 
+    async fn task_settings(&self, tasks: &[TaskName]) -> Result<Vec<TaskInfo>> {
+        self.shards.first().task_settings(tasks).await
+    }
+
+    async fn replace_task(
+        &self,
+        task: &TaskName,
+        known: &TaskSettings,
+        settings: &TaskSettings,
+    ) -> Result<bool> {
+        settings.validate()?;
+        // Compared in the directory, where `set_task` writes first.
+        if !self.shards.first().replace_task(task, known, settings).await? {
+            return Ok(false);
+        }
+        if self.shards.only().is_none() {
+            all_of!(self, |shard| self.shards.tell_of_task(shard, task, settings));
+        }
+        Ok(true)
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         match self.shards.of_job(id).await? {
             Some(shard) => shard.job(id).await,

@@ -213,6 +213,32 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::new("ForgetsWhoPauses", 33, "the caller of a pause is not kept")
     },
     Bug {
+        suite: &["r14_r33_thresholds_of_a_task_are_kept_beside_its_pause"],
+        bends: &[Bend::Ask(|_, _, operation| {
+            let (Operation::SetTask { settings, .. } | Operation::ReplaceTask { settings, .. }) =
+                operation
+            else {
+                return;
+            };
+            settings.debounce = settings.debounce.filter(|_| !settings.paused);
+        })],
+        ..Bug::new("ForgetsThresholdsOfATask", 14, "a pause takes the thresholds of a task away")
+    },
+    Bug {
+        suite: &["r14_r33_thresholds_of_a_task_are_kept_beside_its_pause"],
+        bends: &[Bend::Perform(|buggy, now, operation| {
+            let Operation::ReplaceTask { task, settings, .. } = operation else { return None };
+            let (task, settings) = (task.clone(), settings.clone());
+            let set = at_once(buggy.inner.call(now, Operation::SetTask { task, settings }));
+            Some(set.map(|_| Answer::ReplaceTask(true)))
+        })],
+        ..Bug::new(
+            "ReplacesSettingsUnseen",
+            14,
+            "settings of a task replace others' without a look",
+        )
+    },
+    Bug {
         suite: &["r32_a_declaration_stays_on_record_beside_settings_by_hand"],
         bends: &[Bend::Ask(|_, _, operation| {
             settings(operation, |it| {

@@ -21,6 +21,7 @@ use proptest::test_runner::{
 };
 use quell_core::heartbeat::Heartbeat;
 use quell_core::part::Ids;
+use quell_core::window::Thresholds;
 use quell_core::{
     AlertName, AlertState, Claim, DeadExport, Draw, EffectName, ExplainTarget, JobFilter, JobId,
     Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt,
@@ -295,9 +296,13 @@ impl Pair {
                 }
             }
             Op::SetTask { other, paused } => {
-                let (task, settings) =
-                    (task(if *other { "u" } else { "t" }), TaskSettings::default().paused(*paused));
+                let task = task(if *other { "u" } else { "t" });
+                let thresholds = other.then_some(Thresholds::DEFAULT);
+                let settings = TaskSettings::default().paused(*paused).debounce(thresholds);
                 ask!(self, op, set_task(&task, &settings));
+                let open = TaskSettings::default().debounce(thresholds);
+                ask!(self, op, replace_task(&task, &open, &open));
+                ask!(self, op, task_settings(&tasks()));
             }
             Op::SetAlert { name, version, value } => {
                 let name = AlertName::new(format!("a{name}")).expect("a valid name");

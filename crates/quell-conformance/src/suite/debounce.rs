@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use quell_core::edge::Edge;
 use quell_core::window::{Debounce, DueReason, Thresholds};
-use quell_core::{Fold, JobState, NewTrigger, Outcome, QueueSettings, Receipt, SettledAs, When};
+use quell_core::{
+    Fold, JobState, NewTrigger, Outcome, QueueSettings, Receipt, SettledAs, TaskInfo, TaskName,
+    TaskSettings, When,
+};
 
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, queue, secs, task};
 
@@ -300,6 +303,52 @@ pub async fn r14_thresholds_come_from_the_queue(rig: Rig) {
     assert_eq!(due(trigger("b").await), 2);
     let own = rig.trigger(keyed("c")).await;
     assert_eq!(due(own), 10, "a task's own thresholds stay");
+}
+
+/// What an operator set for a task stays until it is cleared, whether the task is paused or not; clients
+/// read it, and replace only what they have read.
+pub async fn r14_r33_thresholds_of_a_task_are_kept_beside_its_pause(rig: Rig) {
+    let thresholds = |min| Thresholds::new(secs(min), secs(60)).expect("valid");
+    let (t, u) = (task("t"), task("u"));
+    let read = async |name: &TaskName| {
+        let both = rig.store.task_settings(&[u.clone(), t.clone()]).await.expect("reads");
+        assert_eq!(both.iter().map(|info| &info.name).collect::<Vec<_>>(), [&u, &t]);
+        let found = both.into_iter().find(|info| info.name == *name);
+        found.expect("it was asked for").settings
+    };
+    assert_eq!(rig.store.task_settings(&[]).await.expect("reads"), []);
+    assert_eq!(read(&t).await, TaskSettings::default(), "there is no such task");
+    let set = TaskSettings::default().debounce(thresholds(5));
+    rig.store.set_task(&t, &set).await.expect("sets");
+    assert_eq!((read(&t).await, read(&u).await), (set.clone(), TaskSettings::default()));
+    let all = rig.store.tasks().await.expect("lists");
+    assert_eq!(all, [TaskInfo::new(t.clone(), set.clone())], "it is not paused");
+
+    rig.trigger(keyed("a")).await;
+    assert_eq!(read(&t).await, set, "a trigger leaves it as it is");
+    let replace = async |name: &TaskName, known: &TaskSettings, to: &TaskSettings| {
+        rig.store.replace_task(name, known, to).await.expect("compares")
+    };
+    assert!(!replace(&t, &TaskSettings::default(), &set.clone().paused(true)).await, "not known");
+    assert_eq!(read(&t).await, set);
+    assert!(replace(&t, &set, &set.clone().paused(true).paused_by("ann".to_owned())).await);
+    let paused = read(&t).await;
+    let shown = (paused.debounce, paused.paused, paused.paused_by.as_deref());
+    assert_eq!(shown, (Some(thresholds(5)), true, Some("ann")));
+    let other = paused.clone().debounce(thresholds(7));
+    assert!(replace(&t, &paused, &other).await);
+    assert_eq!(read(&t).await, other, "the pause stays");
+    assert!(replace(&t, &other, &TaskSettings { paused: false, ..other.clone() }).await);
+    let open = TaskSettings::default().debounce(thresholds(7));
+    assert_eq!(read(&t).await, open, "the thresholds stay");
+    assert!(replace(&t, &open, &TaskSettings::default()).await);
+    assert_eq!(read(&t).await, TaskSettings::default());
+
+    assert!(replace(&u, &TaskSettings::default(), &set).await, "no job need be there");
+    assert_eq!(read(&u).await, set);
+    let long = set.clone().paused(true).paused_by("x".repeat(256));
+    let refused = rig.store.replace_task(&u, &set, &long).await.expect_err("refused");
+    assert_eq!(refused.field(), Some("paused_by"));
 }
 
 /// A known failure elsewhere: the finishing run marks the newer trigger done, and it never runs.

@@ -39,6 +39,7 @@ macro_rules! rule_tests {
                     r13_edges_run_what_they_say,
                     r13_a_throttled_key_starts_once_per_period,
                     r14_thresholds_come_from_the_queue,
+                    r14_r33_thresholds_of_a_task_are_kept_beside_its_pause,
                     r02_r11_a_trigger_during_a_run_is_never_marked_done_by_it,
                     r08_max_is_a_timer_and_needs_no_message_to_come_by,
                     r02_a_backlog_outlives_every_ttl,

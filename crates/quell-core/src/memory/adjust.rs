@@ -4,7 +4,7 @@
 use super::Event;
 use super::state::State;
 use crate::job::{Adjusted, Adjustment};
-use crate::{JobId, QueueName, QueueSettings, Result, SettledAs};
+use crate::{JobId, QueueName, QueueSettings, Result, SettledAs, TaskName, TaskSettings};
 
 impl State {
     pub(super) fn adjust(&mut self, id: JobId, adjustment: &Adjustment) -> Result<Adjusted> {
@@ -33,6 +33,20 @@ impl State {
         let is_same = self.limits.queues.get(queue).and_then(Option::as_ref) == known;
         if is_same {
             self.set_queue(queue, settings);
+        }
+        is_same
+    }
+    /// Sets a task whose settings are still those that the caller knows.
+    pub(super) fn replace_task(
+        &mut self,
+        task: &TaskName,
+        known: &TaskSettings,
+        settings: &TaskSettings,
+    ) -> bool {
+        let there = self.limits.tasks.get(task);
+        let is_same = there.map_or(*known == TaskSettings::default(), |there| there == known);
+        if is_same {
+            self.set_task(task, settings);
         }
         is_same
     }

@@ -63,9 +63,18 @@ impl MemoryStore {
                 Answer::DeleteQueue(self.step(now, |state| state.delete_queue(&queue)))
             }
             Operation::Tasks {} => Answer::Tasks(self.locked().limits.tasks()),
+            Operation::TaskSettingsOf { tasks } => {
+                Answer::TaskSettingsOf(self.locked().limits.tasks_of(&tasks))
+            }
             Operation::SetTask { task, settings } => {
                 settings.validate()?;
                 Answer::SetTask(self.step(now, |state| state.set_task(&task, &settings)))
+            }
+            Operation::ReplaceTask { task, known, settings } => {
+                settings.validate()?;
+                Answer::ReplaceTask(
+                    self.step(now, |state| state.replace_task(&task, &known, &settings)),
+                )
             }
             Operation::Job { id } => Answer::Job(self.locked().job(id).cloned()),
             Operation::ResultOf { id } => Answer::ResultOf(self.locked().result(id)),

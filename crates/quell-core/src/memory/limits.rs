@@ -52,6 +52,14 @@ impl Limits {
         self.tasks.iter().map(info).collect()
     }
 
+    pub(super) fn tasks_of(&self, names: &[TaskName]) -> Vec<TaskInfo> {
+        let info = |name: &TaskName| TaskInfo {
+            name: name.clone(),
+            settings: self.tasks.get(name).cloned().unwrap_or_default(),
+        };
+        names.iter().map(info).collect()
+    }
+
     pub(super) fn is_paused(&self, task: &TaskName) -> bool {
         self.tasks.get(task).is_some_and(|settings| settings.paused)
     }

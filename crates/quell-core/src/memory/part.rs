@@ -319,6 +319,16 @@ impl Part {
         self.0.set_task(task, settings);
     }
 
+    /// As [`Store::replace_task`](crate::Store::replace_task), on the task and all queues.
+    pub fn replace_task(
+        &mut self,
+        task: &TaskName,
+        known: &TaskSettings,
+        settings: &TaskSettings,
+    ) -> bool {
+        self.0.replace_task(task, known, settings)
+    }
+
     /// As [`Store::set_schedule`](crate::Store::set_schedule), on the schedule.
     pub fn set_schedule(&mut self, schedule: &Schedule) {
         self.0.set_schedule(schedule);

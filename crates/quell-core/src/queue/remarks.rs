@@ -1,9 +1,10 @@
-//! What is on record beside the settings of a queue or a task: its pause (R33), and the declaration that it
-//! was set by (R32).
+//! What is on record beside the settings of a queue or a task: its pause (R33), the declaration that it
+//! was set by (R32), and the thresholds that an operator set for a task (R14).
 
 use serde::{Deserialize, Serialize};
 
 use super::{QueueSettings, TaskSettings};
+use crate::window::Thresholds;
 use crate::{Error, Result, Timestamp};
 
 /// What a store keeps beside settings. An earlier version refuses settings with members that it does not
@@ -20,6 +21,9 @@ pub struct Remarks {
     /// Which declaration was applied last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared: Option<String>,
+    /// The thresholds that an operator set for the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debounce: Option<Thresholds>,
 }
 
 impl Remarks {
@@ -38,6 +42,7 @@ impl QueueSettings {
             paused_since: self.paused_since,
             paused_by: self.paused_by.clone(),
             declared: self.declared.clone(),
+            debounce: None,
         };
         (self.clone().with_remarks(Remarks::default()), remarks)
     }
@@ -45,7 +50,7 @@ impl QueueSettings {
     /// The settings with what is on record beside them. What is not paused has no pause.
     #[must_use]
     pub fn with_remarks(self, remarks: Remarks) -> Self {
-        let Remarks { paused_since, paused_by, declared } = remarks;
+        let Remarks { paused_since, paused_by, declared, debounce: _ } = remarks;
         let (paused_since, paused_by) = pause(self.paused, paused_since, paused_by);
         QueueSettings { paused_since, paused_by, declared, ..self }
     }
@@ -56,7 +61,7 @@ impl TaskSettings {
     #[must_use]
     pub fn split_remarks(&self) -> (Self, Remarks) {
         let (paused_since, paused_by) = (self.paused_since, self.paused_by.clone());
-        let remarks = Remarks { paused_since, paused_by, declared: None };
+        let remarks = Remarks { paused_since, paused_by, declared: None, debounce: self.debounce };
         (self.clone().with_remarks(Remarks::default()), remarks)
     }
 
@@ -64,7 +69,7 @@ impl TaskSettings {
     #[must_use]
     pub fn with_remarks(self, remarks: Remarks) -> Self {
         let (paused_since, paused_by) = pause(self.paused, remarks.paused_since, remarks.paused_by);
-        TaskSettings { paused_since, paused_by, ..self }
+        TaskSettings { paused_since, paused_by, debounce: remarks.debounce, ..self }
     }
 }
 

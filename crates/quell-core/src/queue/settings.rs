@@ -244,7 +244,18 @@ impl QueueInfo {
     }
 }
 
-/// Live settings of a task (R33).
+/// Live settings of a task (R14, R33).
+///
+/// ```
+/// use std::time::Duration;
+/// use quell_core::TaskSettings;
+/// use quell_core::window::Thresholds;
+///
+/// let thresholds = Thresholds::new(Duration::from_secs(30), Duration::from_secs(300))?;
+/// let settings = TaskSettings::default().debounce(thresholds);
+/// assert!(settings.validate().is_ok());
+/// # Ok::<(), quell_core::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
@@ -256,11 +267,17 @@ pub struct TaskSettings {
     /// Who paused it, as [`QueueSettings::paused_by`](field@QueueSettings::paused_by).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
+    /// The thresholds that an operator set for the task: they count in place of those of its policy, its
+    /// queue and the process (R14). A throttled task has none that these could replace.
+    // An earlier version refuses members that it does not know, so stores keep them apart, as a pause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debounce: Option<Thresholds>,
 }
 
 setters!(TaskSettings {
     paused: bool,
     paused_by? String,
+    debounce? Thresholds,
 });
 
 impl TaskSettings {
@@ -275,11 +292,11 @@ impl TaskSettings {
     /// What a store keeps of these settings in place of `before`, as [`QueueSettings::kept`].
     #[must_use]
     pub fn kept(&self, before: Option<&TaskSettings>, now: Timestamp) -> Self {
-        match before.filter(|before| before.paused) {
-            _ if !self.paused => TaskSettings::default(),
-            Some(before) => before.clone(),
-            None => TaskSettings { paused_since: Some(now), ..self.clone() },
-        }
+        let before = before.filter(|before| before.paused);
+        let before = before.map(|before| (before.paused_since, before.paused_by.clone()));
+        let pause = self.paused.then(|| before.unwrap_or((Some(now), self.paused_by.clone())));
+        let (paused_since, paused_by) = pause.unwrap_or_default();
+        TaskSettings { paused_since, paused_by, ..self.clone() }
     }
 }
 
@@ -401,6 +418,26 @@ mod tests {
         assert_eq!(apart.with_remarks(remarks), first);
         let open = TaskSettings { paused: false, ..first.clone() };
         assert_eq!(open.kept(Some(&first), at(9)), TaskSettings::default());
+    }
+
+    #[test]
+    fn r14_thresholds_of_a_task_are_kept_apart_and_beside_a_pause() {
+        let thresholds =
+            Thresholds::new(Duration::from_secs(30), Duration::from_secs(300)).unwrap();
+        let paused = TaskSettings::default().paused(true).debounce(thresholds);
+        let kept = paused.kept(None, Timestamp::from_secs(5));
+        assert_eq!((kept.debounce, kept.paused), (Some(thresholds), true));
+        let (apart, remarks) = kept.split_remarks();
+        let text = serde_json::to_string(&apart).unwrap();
+        assert_eq!(text, r#"{"paused":true}"#, "an earlier version reads it");
+        assert_eq!(apart.with_remarks(remarks), kept);
+        let open = TaskSettings { paused: false, ..kept.clone() };
+        let open = open.kept(Some(&kept), Timestamp::from_secs(9));
+        assert_eq!(open, TaskSettings::default().debounce(thresholds));
+        let cleared = TaskSettings { debounce: None, ..kept.clone() };
+        let cleared = cleared.kept(Some(&kept), Timestamp::from_secs(9));
+        assert_eq!((cleared.debounce, cleared.paused_since), (None, kept.paused_since));
+        assert!(TaskSettings::default().split_remarks().1.is_empty());
     }
 
     #[test]

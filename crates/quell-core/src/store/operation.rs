@@ -147,7 +147,9 @@ macro_rules! with_operations {
             Write replace_queue() ReplaceQueue { queue: lent QueueName, known: maybe QueueSettings, settings: lent QueueSettings } -> bool;
             Write delete_queue() DeleteQueue { queue: lent QueueName } -> bool;
             Read tasks() Tasks {} -> Vec<TaskInfo>;
+            Read task_settings() TaskSettingsOf { tasks: all TaskName } -> Vec<TaskInfo>;
             Write set_task() SetTask { task: lent TaskName, settings: lent TaskSettings } -> ();
+            Write replace_task() ReplaceTask { task: lent TaskName, known: lent TaskSettings, settings: lent TaskSettings } -> bool;
             Read job() Job { id: own JobId } -> Option<Job>;
             Read result() ResultOf { id: own JobId } -> Option<JobResult>;
             Read jobs() Jobs { filter: lent JobFilter } -> Vec<Job>;

@@ -130,7 +130,10 @@ impl Operation {
             Operation::SetQueue { queue, .. }
             | Operation::ReplaceQueue { queue, .. }
             | Operation::DeleteQueue { queue } => Scope::of([Root::Queue(queue.clone())]),
-            Operation::SetTask { task, .. } => Scope::of([Root::Task(task.clone())]),
+            Operation::SetTask { task, .. } | Operation::ReplaceTask { task, .. } => {
+                Scope::of([Root::Task(task.clone())])
+            }
+            Operation::TaskSettingsOf { tasks } => Scope::of(tasks.iter().cloned().map(Root::Task)),
             Operation::SetSchedule { schedule } => {
                 Scope::of([Root::Schedule(schedule.name.clone())])
             }

@@ -142,8 +142,25 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// The tasks there are, with their settings.
     async fn tasks(&self) -> Result<Vec<TaskInfo>>;
 
-    /// Sets a task's settings; no job need be there yet (R33).
+    /// The settings of these tasks, in this order; the default ones of a task that is not there. One
+    /// read of as many rows as there are names: clients make it every few seconds (R14).
+    async fn task_settings(&self, tasks: &[TaskName]) -> Result<Vec<TaskInfo>>;
+
+    /// Sets all settings of a task; no job need be there yet (R14, R33).
+    ///
+    /// Fails with `Invalid` as for [`TaskSettings::validate`].
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()>;
+
+    /// Sets a task's settings if they are still `known`; a task that is not there has the default ones
+    /// (R32). Says whether it did.
+    ///
+    /// Fails with `Invalid` as for [`TaskSettings::validate`].
+    async fn replace_task(
+        &self,
+        task: &TaskName,
+        known: &TaskSettings,
+        settings: &TaskSettings,
+    ) -> Result<bool>;
 
     /// One job, or none where its id is unknown or its row was pruned.
     async fn job(&self, id: JobId) -> Result<Option<Job>>;

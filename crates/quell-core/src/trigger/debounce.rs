@@ -73,6 +73,30 @@ impl Debounce {
         Debounce { from_default: true, ..Debounce::new(thresholds) }
     }
 
+    /// The same with the thresholds that an operator set for the task, if any (R14). A throttle has a
+    /// period in their place, which stays.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quell_core::window::{Debounce, Thresholds};
+    ///
+    /// let of_task = Debounce::with_default(Thresholds::DEFAULT);
+    /// let set = Thresholds::new(Duration::from_secs(30), Duration::from_secs(300))?;
+    /// let in_force = of_task.with_operators(Some(set));
+    /// assert_eq!((in_force.thresholds, in_force.from_default), (set, false));
+    /// assert_eq!(of_task.with_operators(None), of_task);
+    /// # Ok::<(), quell_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_operators(self, set: Option<Thresholds>) -> Self {
+        match set {
+            Some(thresholds) if self.edge != Edge::Throttle => {
+                Debounce { thresholds, from_default: false, ..self }
+            }
+            Some(_) | None => self,
+        }
+    }
+
     /// At most one start per `period` and key (R13).
     ///
     /// # Errors
