@@ -25,7 +25,7 @@ pub use quell_core::idempotency::{Conflict, Fingerprint, Idempotency};
 pub use quell_core::payload::{COLLECT_CAP, MAX_PAYLOAD_BYTES};
 pub use quell_core::trace::{TraceContext, Traces};
 pub use quell_core::trigger::{Keyed, MAX_BATCH_BYTES};
-pub use quell_core::window::Thresholds;
+pub use quell_core::window::{Debounce, Thresholds};
 pub use quell_core::{Limits, NewTrigger, TriggerId};
 
 pub use crate::client::DedupFallback;

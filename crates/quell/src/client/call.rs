@@ -54,12 +54,15 @@ use crate::{Quell, Task};
 pub struct Trigger<'a, T> {
     quell: &'a Quell,
     trigger: Result<NewTrigger>,
+    /// Whether it brings thresholds of its own (R7).
+    has_thresholds: bool,
     task: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: Task> Trigger<'a, T> {
     pub(crate) fn new(quell: &'a Quell, task: T) -> Self {
-        Trigger { quell, trigger: quell.prepare_call(&task), task: PhantomData }
+        let trigger = quell.prepare_call(&task);
+        Trigger { quell, trigger, has_thresholds: false, task: PhantomData }
     }
 
     /// At most one trigger of the task with this key is accepted for an hour, or as
@@ -169,7 +172,8 @@ impl<'a, T: Task> Trigger<'a, T> {
     }
 
     /// Its own thresholds: `min` counts for its own step, `max` from the window's first (R7).
-    pub fn debounce(self, min_to_max: RangeInclusive<Duration>) -> Self {
+    pub fn debounce(mut self, min_to_max: RangeInclusive<Duration>) -> Self {
+        self.has_thresholds = true;
         self.change(|trigger| {
             let Some(keyed) = &mut trigger.keyed else {
                 return Err(Error::invalid("debounce", "debounce of a trigger without a key"));
@@ -192,7 +196,8 @@ impl<'a, T: Task> Trigger<'a, T> {
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Receipt> {
-        within(self.quell, Batch::one(self.trigger?), tx, Wakes::AtCommit).await?;
+        let quell = self.quell;
+        within(quell, Batch::one(self.resolved().await?), tx, Wakes::AtCommit).await?;
         Ok(Receipt::Pending)
     }
 
@@ -227,8 +232,18 @@ impl<'a, T: Task> Trigger<'a, T> {
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<AfterCommit> {
-        within(self.quell, Batch::one(self.trigger?), tx, Wakes::AfterCommit).await?;
-        Ok(AfterCommit::new(Arc::clone(self.quell.store())))
+        let quell = self.quell;
+        within(quell, Batch::one(self.resolved().await?), tx, Wakes::AfterCommit).await?;
+        Ok(AfterCommit::new(Arc::clone(quell.store())))
+    }
+
+    /// The trigger with the thresholds that count for it (R7, R14).
+    async fn resolved(self) -> Result<NewTrigger> {
+        let trigger = self.trigger?;
+        if self.has_thresholds {
+            return Ok(trigger);
+        }
+        Ok(self.quell.with_operators_thresholds(trigger).await)
     }
 
     fn change(mut self, change: impl FnOnce(&mut NewTrigger) -> Result<()>) -> Self {
@@ -245,9 +260,9 @@ impl<'a, T: Task> IntoFuture for Trigger<'a, T> {
     type IntoFuture = BoxFuture<'a, Result<Receipt>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Trigger { quell, trigger, .. } = self;
+        let quell = self.quell;
         Box::pin(async move {
-            let receipts = quell.enqueue(Batch::one(trigger?)).await?;
+            let receipts = quell.enqueue(Batch::one(self.resolved().await?)).await?;
             receipts.into_iter().next().ok_or_else(no_receipt)
         })
     }
@@ -311,9 +326,10 @@ impl<'a> TriggerMany<'a> {
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Vec<Receipt>> {
-        let batch = self.batch?;
+        let quell = self.quell;
+        let batch = self.resolved().await?;
         let count = batch.triggers.len();
-        within(self.quell, batch, tx, Wakes::AtCommit).await?;
+        within(quell, batch, tx, Wakes::AtCommit).await?;
         Ok(vec![Receipt::Pending; count])
     }
 
@@ -327,8 +343,20 @@ impl<'a> TriggerMany<'a> {
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<AfterCommit> {
-        within(self.quell, self.batch?, tx, Wakes::AfterCommit).await?;
-        Ok(AfterCommit::new(Arc::clone(self.quell.store())))
+        let quell = self.quell;
+        within(quell, self.resolved().await?, tx, Wakes::AfterCommit).await?;
+        Ok(AfterCommit::new(Arc::clone(quell.store())))
+    }
+
+    /// The batch with the thresholds that count for its triggers (R14).
+    async fn resolved(self) -> Result<Batch> {
+        let mut batch = self.batch?;
+        let mut triggers = Vec::with_capacity(batch.triggers.len());
+        for trigger in batch.triggers {
+            triggers.push(self.quell.with_operators_thresholds(trigger).await);
+        }
+        batch.triggers = triggers;
+        Ok(batch)
     }
 }
 
@@ -337,7 +365,8 @@ impl<'a> IntoFuture for TriggerMany<'a> {
     type IntoFuture = BoxFuture<'a, Result<Vec<Receipt>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.quell.enqueue(self.batch?).await })
+        let quell = self.quell;
+        Box::pin(async move { quell.enqueue(self.resolved().await?).await })
     }
 }
 

@@ -8,6 +8,7 @@ mod guard;
 pub(crate) mod observer;
 pub(crate) mod open;
 mod result;
+mod thresholds;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod transaction;
 
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use quell_core::edge::Edge;
 use quell_core::history::{Event, Sink};
 use quell_core::schedule::Schedule;
 use quell_core::window::Thresholds;
@@ -31,6 +33,7 @@ use crate::client::call::{Trigger, TriggerMany, own_key};
 use crate::client::guard::Guarded;
 use crate::client::observer::Observer;
 use crate::client::open::open_store;
+use crate::client::thresholds::TaskThresholds;
 use crate::clock::{Clock, SystemClock};
 use crate::encryption::{Cipher, Encrypted, Seal, WithoutPayloads};
 use crate::schedule::ScheduleTask;
@@ -71,6 +74,8 @@ struct Shared {
     encrypted: Option<Arc<Encrypted>>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
+    /// What operators set for tasks (R14).
+    set: TaskThresholds,
 }
 
 /// What becomes of dedup keys on a store that cannot keep them (R18).
@@ -172,6 +177,7 @@ impl QuellBuilder {
                 encrypted,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
+                set: TaskThresholds::default(),
             }),
         })
     }
@@ -378,6 +384,56 @@ impl Quell {
     #[must_use]
     pub fn default_thresholds(&self) -> Thresholds {
         self.shared.thresholds
+    }
+
+    /// Gives a debounced trigger the thresholds that an operator set for its task, if any, in place of
+    /// its policy's (R14): for servers that make triggers by a [`TaskPolicy`]. A trigger that brings its
+    /// own thresholds gets them afterwards. [`trigger`](Self::trigger) and
+    /// [`trigger_many`](Self::trigger_many) do this themselves, and [`enqueue`](Self::enqueue) does not.
+    ///
+    /// What was read of the store counts for 5 s. While the store cannot be read, what was known before
+    /// goes on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// use quell::{Batch, Key, Payload, Policy, Quell, TaskName};
+    ///
+    /// let quell = Quell::open("memory:").await?;
+    /// let (task, key) = (TaskName::new("mail")?, Key::new("customer-7")?);
+    /// let trigger = Policy::default().trigger(task, Payload::encode("hello")?, Some(key))?;
+    /// let trigger = quell.with_operators_thresholds(trigger).await;
+    /// quell.enqueue(Batch { triggers: vec![trigger], dedup: None }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with_operators_thresholds(&self, mut trigger: NewTrigger) -> NewTrigger {
+        if let Some(keyed) = &mut trigger.keyed
+            && keyed.debounce.edge != Edge::Throttle
+        {
+            let set = self.thresholds_set_for(&trigger.task).await;
+            keyed.debounce = keyed.debounce.with_operators(set);
+        }
+        trigger
+    }
+
+    /// The thresholds that an operator set for a task, for many triggers of it, as
+    /// [`with_operators_thresholds`](Self::with_operators_thresholds) has them for one:
+    /// [`Debounce::with_operators`](crate::trigger::Debounce::with_operators) takes them.
+    pub async fn operators_thresholds(&self, task: &TaskPolicy) -> Option<Thresholds> {
+        if task.debounce().edge == Edge::Throttle {
+            return None;
+        }
+        self.thresholds_set_for(task.name()).await
+    }
+
+    async fn thresholds_set_for(&self, task: &TaskName) -> Option<Thresholds> {
+        self.shared.set.of(&*self.shared.store, self.shared.clock.now(), task).await
+    }
+
+    /// The task was set by this process: its next trigger reads its thresholds.
+    pub(crate) fn forget_thresholds(&self, task: &TaskName) {
+        self.shared.set.forget(task);
     }
 
     pub(crate) fn history(&self) -> Option<&Sink> {

@@ -65,7 +65,7 @@ impl Quell {
     /// # Errors
     /// What the store says.
     pub async fn pause<T: Task>(&self) -> Result<()> {
-        self.set_task(&TaskName::new(T::NAME)?, &TaskSettings::default().paused(true)).await
+        self.pause_task(&TaskName::new(T::NAME)?, None).await
     }
 
     /// Pauses a task as [`pause`](Self::pause) does, and notes who did: a text of at most 255 bytes, which
@@ -74,8 +74,7 @@ impl Quell {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a longer text; else the error of the store.
     pub async fn pause_by<T: Task>(&self, by: impl Into<String>) -> Result<()> {
-        let settings = TaskSettings::default().paused(true).paused_by(by.into());
-        self.set_task(&TaskName::new(T::NAME)?, &settings).await
+        self.pause_task(&TaskName::new(T::NAME)?, Some(by.into())).await
     }
 
     /// Lets attempts of a paused task start again (R33).
@@ -83,16 +82,79 @@ impl Quell {
     /// # Errors
     /// What the store says.
     pub async fn resume<T: Task>(&self) -> Result<()> {
-        self.set_task(&TaskName::new(T::NAME)?, &TaskSettings::default()).await
+        let open = |settings| Ok::<_, Error>(TaskSettings { paused: false, ..settings });
+        self.change_task(&TaskName::new(T::NAME)?, open).await.map(drop)
     }
 
-    /// Sets a task by its name, in place of what was set before.
+    async fn pause_task(&self, task: &TaskName, paused_by: Option<String>) -> Result<()> {
+        let pause = |settings| {
+            let paused_by = paused_by.clone();
+            Ok::<_, Error>(TaskSettings { paused: true, paused_by, ..settings })
+        };
+        self.change_task(task, pause).await.map(drop)
+    }
+
+    /// Changes the settings of a task, from those that are there, the default ones where there is no
+    /// such task; returns the new ones. What other operators change meanwhile stays.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// use std::time::Duration;
+    /// use quell::{Quell, TaskName};
+    /// use quell::queue::TaskSettings;
+    /// use quell::trigger::Thresholds;
+    ///
+    /// let quell = Quell::open("memory:").await?;
+    /// let task = TaskName::new("mail")?;
+    /// // Thresholds that count in place of those that the task declares, in every process (R14).
+    /// let set = Thresholds::new(Duration::from_secs(30), Duration::from_secs(300))?;
+    /// let change = |settings: TaskSettings| Ok::<_, quell::Error>(settings.debounce(set));
+    /// assert_eq!(quell.change_task(&task, change).await?.debounce, Some(set));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `change` returns; [`ErrorKind::Invalid`] as for [`TaskSettings::validate`],
+    /// [`ErrorKind::Contention`] where the settings change again and again; else the error of the store.
+    pub async fn change_task<E: From<Error>>(
+        &self,
+        task: &TaskName,
+        change: impl Fn(TaskSettings) -> Result<TaskSettings, E>,
+    ) -> Result<TaskSettings, E> {
+        for _ in 0..CHANGE_ATTEMPTS {
+            let known = self.task_settings(task).await?;
+            let settings = change(known.clone())?;
+            self.look_at_the_time(settings.paused).await?;
+            if self.store().replace_task(task, &known, &settings).await? {
+                self.forget_thresholds(task);
+                return Ok(settings);
+            }
+        }
+        let message = format!("the settings of task {task} change again and again: try again");
+        Err(Error::new(ErrorKind::Contention, message).into())
+    }
+
+    /// The settings of a task; the default ones where there is no such task.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn task_settings(&self, task: &TaskName) -> Result<TaskSettings> {
+        let known = self.store().task_settings(std::slice::from_ref(task)).await?;
+        Ok(known.into_iter().next().map(|info| info.settings).unwrap_or_default())
+    }
+
+    /// Sets all settings of a task by its name, in place of what was set before: also a pause (R33) and
+    /// thresholds (R14).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] as for [`TaskSettings::validate`]; else the error of the store.
     pub async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         self.look_at_the_time(settings.paused).await?;
-        self.store().set_task(task, settings).await
+        self.store().set_task(task, settings).await?;
+        self.forget_thresholds(task);
+        Ok(())
     }
 
     /// Settings carry no time: a store notes a pause with the newest that its process saw, so one must be

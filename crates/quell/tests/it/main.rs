@@ -38,6 +38,7 @@ mod seen;
 mod settled_outputs;
 mod spans;
 mod sqlite;
+mod task_thresholds;
 mod tasks;
 mod triggers;
 mod virtual_time;
