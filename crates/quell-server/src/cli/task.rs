@@ -1,14 +1,15 @@
-//! `quell task`: lists, pauses and resumes tasks, live (R33).
+//! `quell task`: lists, sets, pauses and resumes tasks, live (R14, R33).
 
 use std::io::Write;
 
-use anyhow::Context as _;
-use quell::TaskName;
-use quell::queue::TaskSettings;
+use quell::queue::{TaskInfo, TaskSettings};
+use quell::{Quell, TaskName};
+use serde_json::{Value, json};
 
 use super::pause::{Paused, get, post, print_paused};
-use super::source::{Source, print_json, read_store};
+use super::source::{Source, ask, join, print_json, read_store};
 use super::text::{rows, table};
+use crate::config::task_settings::patched;
 use crate::view::{Task, Tasks};
 
 /// `quell task …`.
@@ -16,6 +17,8 @@ use crate::view::{Task, Tasks};
 pub enum Command {
     /// List the tasks.
     List(Source),
+    /// Set thresholds of a task, in place of those that it declares.
+    Set(SetArgs),
     /// Let no attempt of a task start, in any queue.
     Pause(PauseArgs),
     /// Let a paused task go on.
@@ -40,6 +43,29 @@ pub struct PauseArgs {
     paused: Paused,
 }
 
+/// `quell task set NAME`.
+#[derive(Debug, clap::Args)]
+pub struct SetArgs {
+    #[command(flatten)]
+    task: TaskArgs,
+    /// The quiet period and the longest delay, such as 10s/1m; `none` for what the task declares.
+    #[arg(long, value_name = "MIN/MAX|none", value_parser = thresholds)]
+    debounce: Value,
+}
+
+fn thresholds(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let wrong = || format!("{text:?} are no thresholds: write 10s/1m, or `none`");
+    let (min, max) = text.split_once('/').ok_or_else(wrong)?;
+    let (min, max) = (min.trim(), max.trim());
+    for length in [min, max] {
+        crate::config::duration::parse(length)?;
+    }
+    Ok(json!({ "min": min, "max": max }))
+}
+
 /// Runs `quell task`.
 ///
 /// # Errors
@@ -47,6 +73,7 @@ pub struct PauseArgs {
 pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         Command::List(source) => list_tasks(&source, out),
+        Command::Set(args) => set_thresholds(&args, out),
         Command::Pause(args) => set_task(&args.task, Some(args.paused.or_caller()), out),
         Command::Resume(args) => set_task(&args, None, out),
     }
@@ -62,20 +89,57 @@ fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     if source.json {
         return print_json(&answer, out);
     }
-    Ok(out.write_all(table(["name", "paused"], &rows(&answer.tasks)).as_bytes())?)
+    let mut rows = rows(&answer.tasks);
+    for row in &mut rows {
+        let set = &row["debounce"];
+        if let (Some(min), Some(max)) = (set["min"].as_str(), set["max"].as_str()) {
+            row["debounce"] = json!(format!("{min}/{max}"));
+        }
+    }
+    Ok(out.write_all(table(["name", "paused", "debounce"], &rows).as_bytes())?)
+}
+
+fn set_thresholds(args: &SetArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let TaskArgs { name, source } = &args.task;
+    let patch = json!({ "debounce": args.debounce });
+    let answer: Task = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let patch = patch.as_object().cloned().unwrap_or_default();
+            let debounce = patched(&TaskSettings::default(), patch)?.settings()?.debounce;
+            change_in(quell, name, |known| TaskSettings { debounce, ..known }).await
+        })?,
+        None => {
+            let url = join(&source.server, &["v1", "tasks", name.as_str()])?;
+            ask(&source.server, |client| client.patch(url).json(&patch))?
+        }
+    };
+    if source.json {
+        return print_json(&answer, out);
+    }
+    Ok(writeln!(out, "task {name} is set")?)
+}
+
+/// Changes a task of a store, and reads what the store keeps.
+async fn change_in(
+    quell: &Quell,
+    name: &TaskName,
+    change: impl Fn(TaskSettings) -> TaskSettings,
+) -> anyhow::Result<Task> {
+    let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
+    anyhow::ensure!(is_known, "no task {name} in the store");
+    quell.change_task(name, |known| Ok::<_, quell::Error>(change(known))).await?;
+    let settings = quell.task_settings(name).await?;
+    Ok(Task::from(&TaskInfo::new(name.clone(), settings)))
 }
 
 fn set_task(args: &TaskArgs, paused: Option<Paused>, out: &mut dyn Write) -> anyhow::Result<()> {
     let TaskArgs { name, source } = args;
     let answer: Task = match &source.store {
         Some(url) => read_store(url, async |quell| {
-            let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
-            anyhow::ensure!(is_known, "no task {name} in the store");
-            let settings = TaskSettings::default().paused(paused.is_some());
             let by = paused.as_ref().and_then(|paused| paused.by.clone());
-            quell.set_task(name, &settings.paused_by(by)).await?;
-            let known = quell.tasks().await?.into_iter().find(|task| task.name == *name);
-            known.as_ref().map(Task::from).with_context(|| format!("no task {name} in the store"))
+            let (paused, by) = (paused.is_some(), &by);
+            let change = |known| TaskSettings { paused, paused_by: by.clone(), ..known };
+            change_in(quell, name, change).await
         })?,
         None => post(source, ["tasks", name.as_str()], paused.as_ref())?,
     };

@@ -20,6 +20,7 @@ pub(crate) mod queues;
 pub mod reference;
 mod schedules;
 mod sources;
+pub(crate) mod task_settings;
 mod tasks;
 pub(crate) mod world;
 

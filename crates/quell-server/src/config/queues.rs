@@ -52,7 +52,7 @@ struct RateText {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewThresholds)]
-struct ThresholdsText {
+pub(crate) struct ThresholdsText {
     /// The quiet period, such as `10s`.
     #[schema(value_type = String)]
     min: Length,
@@ -72,6 +72,24 @@ impl<'de> Deserialize<'de> for Length {
     }
 }
 
+impl ThresholdsText {
+    /// What it means.
+    ///
+    /// # Errors
+    /// As for [`Thresholds::new`].
+    pub(crate) fn thresholds(&self) -> quell::Result<Thresholds> {
+        Thresholds::new(self.min.0, self.max.0)
+    }
+}
+
+/// Thresholds as they are written; null where there are none.
+pub(crate) fn write_thresholds(set: Option<Thresholds>) -> Value {
+    set.map_or(
+        Value::Null,
+        |set| json!({ "min": duration::exact(set.min()), "max": duration::exact(set.max()) }),
+    )
+}
+
 impl QueueText {
     /// Whether it says if the queue is paused.
     pub(crate) fn says_paused(&self) -> bool {
@@ -84,7 +102,7 @@ impl QueueText {
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names the field.
     pub(crate) fn settings(self) -> quell::Result<QueueSettings> {
         let rate = |text: RateText| Rate { limit: text.limit, period: text.period.0 };
-        let debounce = self.debounce.map(|text| Thresholds::new(text.min.0, text.max.0));
+        let debounce = self.debounce.map(|text| text.thresholds());
         let settings = QueueSettings {
             concurrency: self.concurrency,
             worker_concurrency: self.worker_concurrency,
@@ -104,10 +122,6 @@ impl QueueText {
 /// Settings as they are written.
 pub(crate) fn write(settings: &QueueSettings) -> Map<String, Value> {
     let rate = |rate: Rate| json!({ "limit": rate.limit, "period": duration::exact(rate.period) });
-    let thresholds = |debounce: Thresholds| {
-        let (min, max) = (duration::exact(debounce.min()), duration::exact(debounce.max()));
-        json!({ "min": min, "max": max })
-    };
     // It follows from a strict order: without that it would stay.
     let partition = settings.partition_concurrency.filter(|_| !settings.is_strict());
     let fields = [
@@ -118,7 +132,7 @@ pub(crate) fn write(settings: &QueueSettings) -> Map<String, Value> {
         ("rate", settings.rate.map_or(Value::Null, rate)),
         ("partition_rate", settings.partition_rate.map_or(Value::Null, rate)),
         ("paused", json!(settings.paused)),
-        ("debounce", settings.debounce.map_or(Value::Null, thresholds)),
+        ("debounce", write_thresholds(settings.debounce)),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
-use quell::queue::QueueInfo;
+use quell::queue::{QueueInfo, TaskInfo};
 use quell::{QueueName, TaskName};
 use serde_json::Value;
 
@@ -134,9 +134,8 @@ impl Of {
             }
             Of::Task(name) => {
                 let name = TaskName::new(name).ok()?;
-                let tasks = api.quell.tasks().await.ok()?;
-                let task = tasks.iter().find(|info| info.name == name)?;
-                serde_json::to_value(view::Task::from(task)).ok()
+                let settings = api.quell.task_settings(&name).await.ok()?;
+                serde_json::to_value(view::Task::from(&TaskInfo::new(name, settings))).ok()
             }
             Of::Schedule(name) => {
                 let known = api.quell.schedules().await.ok()?;

@@ -316,7 +316,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
         .routes(routes!(tasks::list))
-        .routes(routes!(tasks::show, tasks::put))
+        .routes(routes!(tasks::show, tasks::put, tasks::patch))
         .routes(routes!(policy::show))
         .routes(routes!(tasks::pause))
         .routes(routes!(tasks::resume))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use quell::trigger::Thresholds;
-use quell::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Edge, Fold, Jitter, Payload, Retry};
+use quell::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Edge, Fold, Jitter, Payload, Retry, TaskName};
 
 use super::Api;
 use super::error::{ApiError, Refused};
@@ -33,15 +33,14 @@ pub(super) async fn show(
     Path(task): Path<String>,
 ) -> Result<Json<view::TaskPolicy>, ApiError> {
     let (name, task) = known_task(&api, &task)?;
-    let of_queue = api.quell.queue(task.checked.queue().as_str()).settings().await?;
-    let of_queue = of_queue.and_then(|settings| settings.debounce);
+    let in_force = thresholds_in_force(&api, &name, task).await?;
     let runs_by = match &task.handler {
         Some(Handler::Exec(_)) => "exec",
         Some(Handler::Http(_)) => "http",
         None => "pull",
     };
     let mut settings = triggers(task);
-    settings.extend(windows(task, of_queue));
+    settings.extend(windows(task, in_force));
     settings.extend(attempts(task));
     Ok(Json(view::TaskPolicy { task: name, runs_by: runs_by.to_owned(), settings }))
 }
@@ -70,23 +69,34 @@ fn triggers(task: &DeclaredTask) -> Vec<TaskSetting> {
     ]
 }
 
-/// The thresholds of a task in force, and where they come from. A queue's replace the default ones only (R14).
-pub(super) fn thresholds_in_force(
+/// The thresholds of a task in force, and where they come from: what an operator set for the task, else its
+/// declaration. A queue's replace the default ones only (R14).
+pub(super) async fn thresholds_in_force(
+    api: &Api,
+    name: &TaskName,
     task: &DeclaredTask,
-    of_queue: Option<Thresholds>,
-) -> (Thresholds, SettingOrigin) {
+) -> Result<(Thresholds, SettingOrigin), ApiError> {
     let debounce = task.checked.debounce();
-    match (debounce.from_default, of_queue) {
-        (false, _) => (debounce.thresholds, SettingOrigin::Task),
-        (true, Some(of_queue)) => (of_queue, SettingOrigin::Queue),
-        (true, None) => (debounce.thresholds, SettingOrigin::Default),
+    let set = api.quell.task_settings(name).await?.debounce;
+    if let Some(set) = set.filter(|_| debounce.edge != Edge::Throttle) {
+        return Ok((set, SettingOrigin::Operator));
     }
+    if !debounce.from_default {
+        return Ok((debounce.thresholds, SettingOrigin::Task));
+    }
+    let of_queue = api.quell.queue(task.checked.queue().as_str()).settings().await?;
+    Ok(match of_queue.and_then(|settings| settings.debounce) {
+        Some(of_queue) => (of_queue, SettingOrigin::Queue),
+        None => (debounce.thresholds, SettingOrigin::Default),
+    })
 }
 
 /// What counts for the windows of its keys.
-fn windows(task: &DeclaredTask, of_queue: Option<Thresholds>) -> Vec<TaskSetting> {
+fn windows(
+    task: &DeclaredTask,
+    (thresholds, from): (Thresholds, SettingOrigin),
+) -> Vec<TaskSetting> {
     let debounce = task.checked.debounce();
-    let (thresholds, from) = thresholds_in_force(task, of_queue);
     if debounce.edge == Edge::Throttle {
         let period = setting("throttle", Some(exact(thresholds.min())), false);
         return vec![

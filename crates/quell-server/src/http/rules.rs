@@ -126,6 +126,7 @@ const RULES: &[(&str, Rule)] = &[
     ("sources_deliver", rule(Needs::Proof, Objects::None)),
     ("sources_list", right(Right::Read, Objects::Filtered)),
     ("tasks_habits", right(Right::Read, Objects::Task)),
+    ("tasks_patch", right(Right::Admin, Objects::Task)),
     ("tasks_policy", right(Right::Read, Objects::Task)),
     ("tasks_put", right(Right::Admin, Objects::Task)),
     ("tasks_show", right(Right::Read, Objects::Task)),

@@ -207,7 +207,7 @@ async fn accept(
         Reading::Trigger(task, trigger) => {
             let mut trigger = *trigger;
             trigger.trace = traced;
-            let trigger = derived(api, &task, trigger)?;
+            let trigger = api.quell.with_operators_thresholds(derived(api, &task, trigger)?).await;
             let batch = Batch { triggers: vec![trigger], dedup: None };
             let receipts = api.quell.enqueue(batch).await;
             let receipts = receipts.map_err(|error| not_accepted(source, error))?;

@@ -1,32 +1,23 @@
-//! Tasks as operators set them, live (R33).
+//! Tasks as operators set them, live (R14, R33): pauses and thresholds.
 
 use std::collections::BTreeMap;
 
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
-use quell::TaskName;
 use quell::queue::{TaskInfo, TaskSettings};
-use serde::Deserialize;
-use utoipa::ToSchema;
+use quell::{Edge, TaskName};
+use serde_json::{Map, Value};
 
 use super::Api;
 use super::auth::Access;
-use super::body::{JsonBody, parse};
+use super::body::{JsonBody, malformed, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
 use super::objects;
 use super::queues::Pause;
+use crate::config::task_settings::{TaskText, patched};
 use crate::view;
-
-/// Settings of a task.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = TaskSettings)]
-struct TaskText {
-    /// Whether nothing of it starts.
-    paused: bool,
-}
 
 /// `GET /v1/tasks`: those that the store knows or this server declares.
 #[utoipa::path(
@@ -34,7 +25,7 @@ struct TaskText {
     path = "/v1/tasks",
     tag = "tasks",
     operation_id = "queues_tasks",
-    summary = "List the tasks and whether they are paused.",
+    summary = "List the tasks with their settings.",
     description = "",
     responses((status = 200, body = view::Tasks, description = "Done."), Refused),
 )]
@@ -74,13 +65,13 @@ pub(super) async fn show(
     Ok(tagged(show_one(&name, &settings)))
 }
 
-/// `PUT /v1/tasks/{task}`.
+/// `PUT /v1/tasks/{task}`: these settings and no others.
 #[utoipa::path(
     put,
     path = "/v1/tasks/{task}",
     tag = "tasks",
     operation_id = "tasks_put",
-    summary = "Replace the settings of a task.",
+    summary = "Replace all settings of a task.",
     description = "",
     params(
         ("task" = String, Path, description = "The task."),
@@ -100,8 +91,45 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<Tagged<view::Task>, ApiError> {
     let body = body.read()?;
-    let TaskText { paused } = parse(&body)?;
-    set(&api, &task, &headers, TaskSettings::default().paused(paused)).await
+    let fields: Map<String, Value> = parse(&body)?;
+    let text = patched(&TaskSettings::default(), fields).map_err(|e| malformed(".", &e))?;
+    let settings = text.settings()?;
+    change(&api, &task, &headers, |_| Ok(settings.clone())).await
+}
+
+/// `PATCH /v1/tasks/{task}`: the fields that are given; null takes one away (R14).
+#[utoipa::path(
+    patch,
+    path = "/v1/tasks/{task}",
+    tag = "tasks",
+    operation_id = "tasks_patch",
+    summary = "Change the settings of a task that are given; null removes one.",
+    description = "",
+    params(
+        ("task" = String, Path, description = "The task."),
+        ("if-match" = Option<String>, Header, description = "The tag of the settings to change."),
+    ),
+    request_body = TaskText,
+    responses(
+        (status = 200, body = view::Task, description = "Done.",
+            headers(("etag" = String, description = "For `If-Match`."))),
+        Refused,
+    ),
+)]
+pub(super) async fn patch(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+    headers: HeaderMap,
+    body: JsonBody,
+) -> Result<Tagged<view::Task>, ApiError> {
+    let body = body.read()?;
+    let patch: Map<String, Value> = parse(&body)?;
+    change(&api, &task, &headers, |known| {
+        let text = patched(&known, patch.clone()).map_err(|e| malformed(".", &e))?;
+        let TaskSettings { paused, debounce, .. } = text.settings()?;
+        Ok(TaskSettings { paused, debounce, ..known })
+    })
+    .await
 }
 
 /// `POST /v1/tasks/{task}/pause` (R33).
@@ -125,7 +153,11 @@ pub(super) async fn pause(
     body: JsonBody,
 ) -> Result<Tagged<view::Task>, ApiError> {
     let by = Pause::read(body)?.by;
-    set(&api, &task, &headers, TaskSettings::default().paused(true).paused_by(by)).await
+    let pause = |known| {
+        let paused_by = by.clone();
+        Ok(TaskSettings { paused: true, paused_by, ..known })
+    };
+    change(&api, &task, &headers, pause).await
 }
 
 /// `POST /v1/tasks/{task}/resume` (R33).
@@ -146,27 +178,51 @@ pub(super) async fn resume(
     Path(task): Path<String>,
     headers: HeaderMap,
 ) -> Result<Tagged<view::Task>, ApiError> {
-    set(&api, &task, &headers, TaskSettings::default()).await
+    change(&api, &task, &headers, |known| Ok(TaskSettings { paused: false, ..known })).await
 }
 
-/// Sets a task. A tag is compared before the settings are written, and not in one step: with a single
-/// setting, the later caller wins either way.
-async fn set(
+/// Changes the settings that are there, in one step: what others change meanwhile stays, or is refused
+/// where the request has a tag.
+async fn change(
     api: &Api,
     task: &str,
     headers: &HeaderMap,
-    settings: TaskSettings,
+    change: impl Fn(TaskSettings) -> Result<TaskSettings, ApiError>,
 ) -> Result<Tagged<view::Task>, ApiError> {
     let name = TaskName::new(task)?;
     // A typo would pause nothing and look as if it had.
-    let there = known(api, &name).await?;
-    etag::check(headers, Some(&show_one(&name, &there)))?;
-    api.quell.set_task(&name, &settings).await?;
+    known(api, &name).await?;
+    let checked = |settings: TaskSettings| {
+        etag::check(headers, Some(&show_one(&name, &settings)))?;
+        let wanted = change(settings.clone())?;
+        if wanted.debounce != settings.debounce {
+            check_thresholds(api, &name, &wanted)?;
+        }
+        Ok::<_, ApiError>(wanted)
+    };
+    api.quell.change_task(&name, checked).await?;
     let known = known(api, &name).await?;
     Ok(tagged(show_one(&name, &known)))
 }
 
+/// Refuses thresholds of a task that has a period in their place.
+fn check_thresholds(api: &Api, task: &TaskName, wanted: &TaskSettings) -> Result<(), ApiError> {
+    let declared = api.tasks.get(task).map(|declared| declared.checked.debounce());
+    match declared.filter(|declared| declared.edge == Edge::Throttle) {
+        Some(_) if wanted.debounce.is_some() => {
+            let message = format!(
+                "task {task} is throttled, so min and max have no effect: change `throttle` in its declaration"
+            );
+            Err(ApiError::invalid("debounce", message))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 async fn known(api: &Api, name: &TaskName) -> Result<TaskSettings, ApiError> {
+    if api.tasks.contains_key(name) {
+        return Ok(api.quell.task_settings(name).await?);
+    }
     let message = "no such task in the store or in this server's configuration";
     let mut tasks = all(api).await?;
     tasks.remove(name).ok_or_else(|| ApiError::not_found("task", message))

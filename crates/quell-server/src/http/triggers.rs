@@ -213,13 +213,18 @@ pub(super) async fn trigger(
         one.idempotency_key = Some(key);
     }
     let now = api.quell.clock().now();
+    // Once for all of a batch: they are of one task.
+    let set = match declared.key {
+        Some(_) => api.quell.operators_thresholds(&declared.checked).await,
+        None => None,
+    };
     // Where spans are made, a trigger carries its own, which is below that of the request.
     let of_request = trace_headers(&headers).filter(|_| !crate::otel::is_tracing());
     let triggers = asked
         .iter()
         .enumerate()
         .map(|(index, asked)| {
-            let made = make(declared, asked, now).map(|mut trigger| {
+            let made = make(declared, asked, (now, set)).map(|mut trigger| {
                 trigger.trace = trigger.trace.or_else(|| of_request.clone());
                 trigger
             });
@@ -294,8 +299,12 @@ pub(super) fn shortened(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or_default()
 }
 
-/// A trigger of the task, as its caller asked for it.
-fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTrigger, ApiError> {
+/// A trigger of the task, as its caller asked for it; `set` is what an operator set for the task (R14).
+fn make(
+    task: &DeclaredTask,
+    asked: &Asked<'_>,
+    (now, set): (Timestamp, Option<Thresholds>),
+) -> Result<NewTrigger, ApiError> {
     let debounced = !matches!(asked.debounce, Some(AskedDebounce::On(false)));
     let payload = Payload::from_stored(asked.payload.get());
     let key = if debounced { task.key_of(&payload)? } else { None };
@@ -306,6 +315,9 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTri
         None => task.partition_of(&payload)?,
     };
     let mut trigger = task.checked.trigger(payload, key);
+    if let Some(keyed) = &mut trigger.keyed {
+        keyed.debounce = keyed.debounce.with_operators(set);
+    }
     trigger.partition = partition;
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;

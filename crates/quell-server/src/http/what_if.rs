@@ -81,9 +81,7 @@ pub(super) async fn show(
         return Err(ApiError::invalid("task", message));
     }
     let queue = task.checked.queue().clone();
-    let of_queue = api.quell.queue(queue.as_str()).settings().await?;
-    let (current, from_setting) =
-        thresholds_in_force(task, of_queue.and_then(|settings| settings.debounce));
+    let (current, from_setting) = thresholds_in_force(&api, &name, task).await?;
     let rule = Rule {
         max_triggers: debounce.max_triggers,
         fold: Fold::clone(task.checked.fold()),

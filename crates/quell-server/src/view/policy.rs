@@ -8,6 +8,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingOrigin {
+    /// What an operator set for the task, in place of its declaration.
+    Operator,
     /// The task's declaration.
     Task,
     /// The settings of its queue.

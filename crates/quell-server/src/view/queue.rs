@@ -1,6 +1,7 @@
-//! Queues and tasks as they are set (R31–R33).
+//! Queues and tasks as they are set (R14, R31–R33).
 
 use quell::queue::{QueueInfo, Rate as RateOf, TaskInfo};
+use quell::trigger::Thresholds as ThresholdsOf;
 use quell::{QueueName, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -73,6 +74,12 @@ pub struct Queues {
     pub queues: Vec<Queue>,
 }
 
+impl From<ThresholdsOf> for Thresholds {
+    fn from(set: ThresholdsOf) -> Self {
+        Thresholds { min: exact(set.min()), max: exact(set.max()) }
+    }
+}
+
 impl Paused {
     fn new(paused: bool, since: Option<Timestamp>, by: Option<&String>) -> Self {
         let paused_since = since.map(|since| since.to_string());
@@ -93,15 +100,12 @@ impl From<&QueueInfo> for Queue {
             rate: set.rate.map(rate),
             partition_rate: set.partition_rate.map(rate),
             pause: Paused::new(set.paused, set.paused_since, set.paused_by.as_ref()),
-            debounce: set.debounce.map(|debounce| Thresholds {
-                min: exact(debounce.min()),
-                max: exact(debounce.max()),
-            }),
+            debounce: set.debounce.map(Thresholds::from),
         }
     }
 }
 
-/// A task and whether it is paused.
+/// A task with its settings.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Task {
     /// Its name.
@@ -110,6 +114,11 @@ pub struct Task {
     /// Whether it is paused.
     #[serde(flatten)]
     pub pause: Paused,
+    /// The thresholds that an operator set for it, in place of those that it declares; left out where
+    /// none are set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub debounce: Option<Thresholds>,
 }
 
 impl From<&TaskInfo> for Task {
@@ -118,6 +127,7 @@ impl From<&TaskInfo> for Task {
         Task {
             name: task.name.clone(),
             pause: Paused::new(set.paused, set.paused_since, set.paused_by.as_ref()),
+            debounce: set.debounce.map(Thresholds::from),
         }
     }
 }

@@ -121,6 +121,8 @@ mod ssrf;
 #[cfg(test)]
 mod tail;
 #[cfg(test)]
+mod task_thresholds;
+#[cfg(test)]
 mod telemetry;
 #[cfg(test)]
 mod tls;
