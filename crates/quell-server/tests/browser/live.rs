@@ -87,6 +87,17 @@ fn thresholds_are_moved_by_keys_and_their_cost_is_shown() {
     let setting = "document.querySelector('#apply pre').textContent";
     assert_eq!(page.eval(setting), "debounce = { min = \"15m\", max = \"2h\" }");
     page.screenshot("what-if-moved");
+
+    // They are set for the task, with before and after, and the undo is on its page.
+    page.follow(|| page.css("[data-do=apply]").click());
+    page.wait_for_text("15m (changed)");
+    page.screenshot("thresholds-review");
+    page.follow(|| page.css("[data-do=save]").click());
+    let set = "document.querySelector('#set')?.textContent";
+    page.wait(&format!("{set}?.includes('min 15m and max 2h')"));
+    page.screenshot("thresholds-set");
+    page.follow(|| page.css("[data-do=undo]").click());
+    page.wait(&format!("location.search.includes('undone') && !{set}"));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn pair<'v>(found: &'v Value, what: &str) -> &'v Value {
 }
 
 #[tokio::test]
-async fn other_thresholds_are_tried_on_what_was_seen_and_used_for_the_queue() {
+async fn other_thresholds_are_tried_on_what_was_seen_and_used_for_the_task() {
     let served = serve(CHOICE).await;
     let (_, none) = served.get("/v1/tasks/own/what-if").await;
     assert!(
@@ -174,23 +174,18 @@ async fn other_thresholds_are_tried_on_what_was_seen_and_used_for_the_queue() {
         assert!(refused["error"]["field"] == field || field == "debounce", "{path}: {refused}");
     }
 
-    // The task's own thresholds are in its declaration; those of its queue can be set here.
-    let (_, own) = page(&served, "/what-if?task=own").await;
-    assert!(
-        own.contains("own declaration has its thresholds") && !own.contains("data-do=\"apply\""),
-        "{own}"
-    );
-    let (_, inherits) = page(&served, "/what-if?task=inherits&min=7s&max=70s").await;
-    assert!(inherits.contains("data-do=\"apply\"") && inherits.contains("1m10s"), "{inherits}");
-    let form = "task=inherits&queue=default&min=7s&max=70s";
-    let request = served.request(Method::POST, "/what-if/apply");
-    let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
-    let response = request.send().await.unwrap();
-    assert_eq!(response.status(), 200, "after the redirect");
-    let (_, after) = served.get("/v1/tasks/inherits/what-if").await;
-    assert_eq!(
-        (&after["from_setting"], &pair(&after, "current")["min"]),
-        (&Value::from("queue"), &Value::from("7s"))
-    );
+    // What the task declares can be replaced here as well as what its queue has.
+    for (task, from) in [("own", "which the task declares"), ("inherits", "the default ones")] {
+        let (_, shown) = page(&served, &format!("/what-if?task={task}&min=7s&max=70s")).await;
+        assert!(shown.contains(from) && shown.contains("data-do=\"apply\""), "{shown}");
+        assert!(shown.contains("1m10s"), "{shown}");
+        let set = served.request(Method::PATCH, &format!("/v1/tasks/{task}"));
+        let set = set.header("content-type", "application/json");
+        let set = set.body(r#"{"debounce":{"min":"7s","max":"70s"}}"#).send().await.unwrap();
+        assert_eq!(set.status(), 200);
+        let (_, after) = served.get(&format!("/v1/tasks/{task}/what-if")).await;
+        let found = (&after["from_setting"], &pair(&after, "current")["min"]);
+        assert_eq!(found, (&Value::from("operator"), &Value::from("7s")));
+    }
     served.server.stop().await.unwrap();
 }

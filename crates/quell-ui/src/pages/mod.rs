@@ -16,6 +16,7 @@ mod schedules;
 mod settings;
 mod sources;
 mod tasks;
+mod thresholds;
 mod timeline;
 mod triggers;
 mod what_if;
@@ -89,6 +90,7 @@ pub(crate) fn routes() -> Router<Site> {
         job::routes(),
         triggers::routes(),
         tasks::routes(),
+        thresholds::routes(),
         queues::routes(),
         dead::routes(),
         schedules::routes(),

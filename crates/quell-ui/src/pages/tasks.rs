@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::jobs::STATES;
-use super::{PAGE, of_group};
+use super::{PAGE, of_group, thresholds};
 use crate::answer::{Answer, Refusal, done, page};
 use crate::api::Call;
 use crate::form::{Fields, Form};
@@ -59,7 +59,7 @@ async fn resume(visit: Visit, Path(task): Path<String>) -> Answer {
 /// `GET /tasks/{task}`.
 async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let below = format!("/v1/tasks/{}", encode(&name));
-    let task: Value = visit.get(&below).await?;
+    let (task, tag) = visit.get_tagged(&below).await?;
     let counts: Value = visit.get("/v1/counts").await?;
     let before = visit.query().only(&["before"]);
     let windows = format!("{below}/windows?limit={PAGE}&{}", before.encode());
@@ -72,8 +72,13 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let took = took.into_iter().flatten().filter_map(|group| group["attempts"].as_u64());
     let here = visit.url(&format!("/tasks/{}", encode(&name)));
     let next = windows.as_ref().and_then(|page| page["next_before"].as_str());
+    let settings = policy.as_ref().and_then(|policy| policy["settings"].as_array());
+    let throttled = settings.into_iter().flatten().any(|setting| setting["name"] == "throttle");
     let own = context! {
         task => shown(&task),
+        former => thresholds::former(&visit, &name, &task).await?,
+        tag,
+        throttled,
         counts => shown(&of_group(&counts, "task", &task["name"])),
         states => STATES,
         windows => windows.as_ref().map(shown),

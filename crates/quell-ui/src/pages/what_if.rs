@@ -1,16 +1,16 @@
 //! `/what-if`: other thresholds on the triggers that a server has seen lately.
 
 use axum::Router;
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::get;
 use minijinja::context;
 use minijinja::value::Value as Shown;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::answer::{Answer, done, with_status};
+use crate::answer::{Answer, with_status};
 use crate::api::Call;
-use crate::form::{Fields, Form};
+use crate::form::Fields;
 use crate::site::Site;
 use crate::text::{self, encode, seconds};
 use crate::visit::{Visit, shown};
@@ -20,10 +20,7 @@ const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 240.0;
 
 pub(crate) fn routes() -> Router<Site> {
-    Router::new()
-        .route("/what-if", get(what_if))
-        .route("/what-if/data", get(data))
-        .route("/what-if/apply", post(apply))
+    Router::new().route("/what-if", get(what_if)).route("/what-if/data", get(data))
 }
 
 fn path(task: &str, query: &Fields) -> String {
@@ -127,12 +124,4 @@ fn guides(pairs: &[Value]) -> Vec<Shown> {
 async fn data(visit: Visit) -> Response {
     let query = visit.query().clone();
     visit.stream(&path(query.get("task").unwrap_or_default(), &query)).await
-}
-
-/// `POST /what-if/apply`: sets the thresholds of the task's queue, which count for tasks that name none (R14).
-async fn apply(visit: Visit, Form(form): Form) -> Answer {
-    let queue = encode(form.whole("queue"));
-    let body = json!({ "debounce": { "min": form.whole("min"), "max": form.whole("max") } });
-    visit.change(Method::PATCH, &format!("/v1/queues/{queue}"), Some(&body)).await?;
-    done(&visit, &format!("/what-if?task={}", encode(form.whole("task"))), "saved")
 }

@@ -5,6 +5,7 @@ mod forms;
 mod html;
 mod operate;
 mod rights;
+mod thresholds;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
