@@ -72,9 +72,9 @@ pub use queue::{
 };
 pub use store::{
     Answer, Call, Cancelled, Capabilities, Counts, DeadJobs, EndHub, EndNotification,
-    ExplainTarget, JobFilter, Location, Operation, OperationKind, Pruned, Retention, Root, Scope,
-    Steps, Store, Trouble, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
-    no_such_job,
+    ExplainTarget, JobFilter, Lead, Location, Operation, OperationKind, Pruned, Retention, Root,
+    Scope, Steps, Store, Trouble, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint,
+    lacks, no_such_job,
 };
 pub use time::{Now, Timestamp};
 pub use trigger::idempotency::JobResult;

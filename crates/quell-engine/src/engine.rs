@@ -387,13 +387,20 @@ impl<B: Backend> Steps for Engine<B> {
         }))
     }
 
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        Ok(step!(self, "explain a job", Access::Read, Time::Last, |step| {
+    async fn explain(&self, now: Now, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        // Only keys that expire need the time.
+        let time = match target {
+            ExplainTarget::Job(_) | ExplainTarget::Trigger(_) | ExplainTarget::Key { .. } => {
+                Time::Last
+            }
+            ExplainTarget::IdempotencyKey { .. } | ExplainTarget::DedupKey { .. } => now.into(),
+        };
+        step!(self, "explain a job", Access::Read, time, |step| {
             match step.load_story(target).await? {
                 Some(target) => step.view().map(|part| part.explain(&target)),
-                None => Some(None),
+                None => Some(Ok(None)),
             }
-        }))
+        })
     }
 
     async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>> {

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
+use quell_core::part::TaskKey;
 use quell_core::{
     Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
-    KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
+    KeyAdvice, Lead, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
     UnreadablePage,
 };
 use tracing::warn;
@@ -218,6 +219,16 @@ impl<B: Backend> Step<'_, B> {
                 let Some(id) = self.newest_of(task.as_ref(), key).await? else { return Ok(None) };
                 (id, ExplainTarget::Job(id))
             }
+            ExplainTarget::IdempotencyKey { task, key } => {
+                let named = self.named_by(RowName::Record, task.as_ref(), key).await?;
+                let Some(id) = named else { return Ok(None) };
+                (id, ExplainTarget::Job(id))
+            }
+            ExplainTarget::DedupKey { task, key } => {
+                let named = self.named_by(RowName::Hold, task.as_ref(), key).await?;
+                let Some(id) = named else { return Ok(None) };
+                (id, ExplainTarget::Job(id))
+            }
         };
         self.load_around(&[id]).await?;
         let Some(job) = self.rows.jobs.get(&id) else { return Ok(None) };
@@ -234,6 +245,52 @@ impl<B: Backend> Step<'_, B> {
         self.load(story).await?;
         self.load_newest(&task).await?;
         Ok(Some(target))
+    }
+
+    /// The job that a dedup or idempotency key leads to (R16, R19), by the row of the key.
+    ///
+    /// # Errors
+    /// Of kind [`NotFound`](ErrorKind::NotFound) where the job's row was removed;
+    /// [`Error::unreadable`](quell_core::Error::unreadable) where it is set aside.
+    async fn named_by(
+        &mut self,
+        row: fn(TaskKey) -> RowName,
+        task: Option<&TaskName>,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        let tasks = match task {
+            Some(task) => vec![task.clone()],
+            None => self.task_names().await?,
+        };
+        self.load(tasks.into_iter().map(|task| row((task, key.clone())))).await?;
+        let held = self.rows.holds.values().map(|hold| hold.job);
+        let jobs: BTreeSet<JobId> =
+            held.chain(self.rows.records.values().map(|record| record.job)).collect();
+        self.load_jobs(jobs.iter().copied()).await?;
+        let (now, jobs) = (self.now, &self.rows.jobs);
+        let job = |id: &JobId| jobs.get(id).map(Arc::as_ref);
+        let holds = self.rows.holds.iter();
+        let holds = holds.filter_map(|(of, hold)| Lead::of_hold(now, &of.0, hold, job(&hold.job)));
+        let records = self
+            .rows
+            .records
+            .iter()
+            .filter_map(|(of, record)| Lead::of_record(now, &of.0, record, job(&record.job)));
+        match Lead::newest(holds.chain(records)) {
+            Err(error) => self.unless_aside(error).await,
+            led => led,
+        }
+    }
+
+    /// The error of a job that is set aside, where that is why the row of a key's job is not there.
+    async fn unless_aside(&mut self, error: quell_core::Error) -> Result<Option<JobId>> {
+        let held = self.rows.holds.values().map(|hold| hold.job);
+        let named: BTreeSet<JobId> =
+            held.chain(self.rows.records.values().map(|record| record.job)).collect();
+        for id in named {
+            self.job(id).await?;
+        }
+        Err(error)
     }
 
     /// The newest job of a key.

@@ -334,7 +334,7 @@ impl Backend for PostgresBackend {
 
 impl PostgresBackend {
     /// The store's time, for a read.
-    async fn peek_clock(&self, asked: Asked) -> Result<Timestamp> {
+    pub(crate) async fn peek_clock(&self, asked: Asked) -> Result<Timestamp> {
         let query = asked.bind(self.sql.query("select quell.peek($1, $2)"));
         let rows = read(&self.pool, &self.sql, "read the time", query).await?;
         let now = time(first(&rows)?, 0)?;

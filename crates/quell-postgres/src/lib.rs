@@ -36,6 +36,7 @@ mod idempotency;
 mod inbox;
 mod keyed;
 mod keys;
+mod leads;
 mod leases;
 mod listen;
 mod load;

@@ -4,7 +4,7 @@ use quell_core::alert::Overview;
 use quell_core::schedule::Tick;
 use quell_core::{
     Attempt, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, KeyAdvice, Past, QueueName,
-    QueueSettings, Result, TaskName,
+    QueueSettings, Result, TaskName, Timestamp,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder};
@@ -167,7 +167,11 @@ impl<'s> Reader<'s> {
     }
 
     /// What happened, and why (R15).
-    pub(crate) async fn explain(&mut self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+    pub(crate) async fn explain(
+        &mut self,
+        now: Timestamp,
+        target: &ExplainTarget,
+    ) -> Result<Option<Explanation>> {
         let (trigger, job) = match target {
             ExplainTarget::Job(id) => (None, self.job(*id).await?),
             ExplainTarget::Trigger(trigger) => {
@@ -182,6 +186,12 @@ impl<'s> Reader<'s> {
                     ..JobFilter::default()
                 };
                 (None, self.jobs(&filter).await?.pop())
+            }
+            ExplainTarget::IdempotencyKey { task, key } => {
+                (None, self.recorded(now, task.as_ref(), key).await?)
+            }
+            ExplainTarget::DedupKey { task, key } => {
+                (None, self.holder(now, task.as_ref(), key).await?)
             }
         };
         let Some(job) = job else { return Ok(None) };

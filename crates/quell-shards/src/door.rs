@@ -446,17 +446,10 @@ impl<D: Directory> Steps for Sharded<D> {
         }
     }
 
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        let id = match target {
-            ExplainTarget::Job(id) => *id,
-            ExplainTarget::Trigger(trigger) => trigger.job,
-            ExplainTarget::Key { .. } => {
-                let explained = all_of!(self, |shard| shard.explain(target)).into_iter().flatten();
-                return Ok(explained.max_by_key(|one| (one.job.window.first_at, one.job.id)));
-            }
-        };
+    async fn explain(&self, now: Now, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        let Some(id) = target.job() else { return self.explain_key(now, target).await };
         match self.shards.of_job(id).await? {
-            Some(shard) => shard.explain(target).await,
+            Some(shard) => shard.explain(now, target).await,
             None => Ok(None),
         }
     }

@@ -13,6 +13,7 @@ mod answers;
 mod dead;
 mod directory;
 mod door;
+mod explained;
 mod layout;
 mod renew;
 mod shards;

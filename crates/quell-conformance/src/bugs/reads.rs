@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use quell_core::history::Event;
-use quell_core::{Answer, ErrorKind, JobResult, JobState, Operation, Pruned, Retention, Store};
+use quell_core::{
+    Answer, ErrorKind, ExplainTarget, JobResult, JobState, Operation, Pruned, Retention, Store,
+};
 
 use super::store::at_once;
 use super::{Bend, Bug};
@@ -36,6 +38,20 @@ pub(super) const BUGS: &[Bug] = &[
             matches!(operation, Operation::Explain { .. }).then(|| Ok(Answer::Explain(None)))
         })],
         ..Bug::new("ExplainsNothing", 15, "nothing is explained")
+    },
+    Bug {
+        suite: &[
+            "r15_a_dedup_and_an_idempotency_key_lead_to_their_job",
+            "r15_a_key_of_any_task_leads_to_the_newest_job",
+            "r15_r37_a_key_tells_of_a_job_that_was_removed",
+        ],
+        bends: &[Bend::Answer(|_, _, operation, answer| match operation {
+            Operation::Explain {
+                target: ExplainTarget::IdempotencyKey { .. } | ExplainTarget::DedupKey { .. },
+            } => Ok(Answer::Explain(None)),
+            _ => answer,
+        })],
+        ..Bug::new("LeadsNowhere", 15, "dedup and idempotency keys lead to no job")
     },
     Bug {
         suite: &["r25_the_first_and_the_last_attempts_are_kept"],

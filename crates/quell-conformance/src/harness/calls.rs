@@ -396,7 +396,7 @@ fn looks() -> Vec<Case> {
             "explain",
             step!(|s, t, j| {
                 let trigger = TriggerId { job: j, seq: 1 };
-                s.explain(&ExplainTarget::Trigger(trigger)).await?
+                s.explain(Some(t), &ExplainTarget::Trigger(trigger)).await?
             }),
         ),
         reads("workers", step!(|s, t| s.workers(Some(t)).await?)),

@@ -326,7 +326,7 @@ impl Rig {
 
     /// Explains a job, trigger or key.
     pub async fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
-        self.store.explain(target).await.expect("the store explains")
+        self.store.explain(Some(self.now), target).await.expect("the store explains")
     }
 
     /// Puts a dead job back.

@@ -368,20 +368,37 @@ impl Pair {
         for job in jobs.iter().take(2).chain(turn) {
             let seq = self.steps as u64 % (job.window.triggers + 2);
             let trigger = TriggerId { job: job.id, seq };
-            ask!(self, op, explain(&ExplainTarget::Job(job.id)));
-            ask!(self, op, explain(&ExplainTarget::Trigger(trigger)));
+            ask!(self, op, explain(Some(self.now), &ExplainTarget::Job(job.id)));
+            ask!(self, op, explain(Some(self.now), &ExplainTarget::Trigger(trigger)));
             if let Some(key) = job.key.clone() {
                 let task = seq.is_multiple_of(2).then(|| job.task.clone());
                 let newest = ExplainTarget::Key { task, key };
-                ask!(self, op, explain(&newest));
+                ask!(self, op, explain(Some(self.now), &newest));
             }
         }
+        self.same_leads(op).await?;
         self.same_dead(op).await?;
         // Where queues have nothing to do with each other, the other one is empty.
         let queues = if self.store.capabilities().across_queues { 2 } else { 1 };
         for number in 0..queues {
             let queue = queue_number(number);
             ask!(self, op, next_due(Some(self.now), &queue, &tasks()));
+        }
+        Ok(())
+    }
+
+    /// R15: where a dedup and an idempotency key lead, of one task and of any.
+    async fn same_leads(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let now = Some(self.now);
+        let task = self.steps.is_multiple_of(2).then(|| tasks().swap_remove(0));
+        for name in ["d0", "d1", "batch"] {
+            let target = ExplainTarget::DedupKey { task: task.clone(), key: key(name) };
+            ask!(self, op, explain(now, &target));
+        }
+        for number in 0..3 {
+            let key = key(&format!("i{number}"));
+            let target = ExplainTarget::IdempotencyKey { task: task.clone(), key };
+            ask!(self, op, explain(now, &target));
         }
         Ok(())
     }

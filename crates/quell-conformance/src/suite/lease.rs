@@ -280,7 +280,8 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
     assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
     assert_eq!(rig.settle(lease(&job), Outcome::succeeded()).await, SettledAs::Refused);
     let target = ExplainTarget::Job(job.id);
-    let reported = rig.store.explain(&target).await.expect("explains").expect("is known");
+    let reported =
+        rig.store.explain(Some(rig.now()), &target).await.expect("explains").expect("is known");
     assert_eq!(reported.attempts.len(), 1);
 }
 

@@ -177,6 +177,12 @@ macro_rules! rule_tests {
                     r26_illegal_moves_are_refused,
                     jobs_are_listed_page_by_page needs Listing,
                 ]
+                leads: [
+                    r15_a_dedup_and_an_idempotency_key_lead_to_their_job needs Dedup,
+                    r15_a_key_of_any_task_leads_to_the_newest_job needs Dedup,
+                    r15_a_key_that_is_free_leads_nowhere needs Dedup,
+                    r15_r37_a_key_tells_of_a_job_that_was_removed needs Dedup,
+                ]
                 adjust: [
                     r15_run_now_ends_each_wait,
                     r07_r15_a_join_does_not_undo_a_run_now,

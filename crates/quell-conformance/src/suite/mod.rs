@@ -21,6 +21,7 @@ pub mod effects;
 pub mod failures;
 pub mod history;
 pub mod idempotency;
+pub mod leads;
 pub mod lease;
 pub mod limits;
 mod list;

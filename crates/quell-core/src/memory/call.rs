@@ -81,7 +81,9 @@ impl MemoryStore {
             Operation::Jobs { filter } => Answer::Jobs(self.locked().jobs(&filter)),
             Operation::Counts {} => Answer::Counts(self.locked().counts()),
             Operation::Attempts { id } => Answer::Attempts(self.locked().attempts(id)),
-            Operation::Explain { target } => Answer::Explain(self.locked().explain(&target)),
+            Operation::Explain { target } => {
+                Answer::Explain(self.step(now, |state| state.explain(&target))?)
+            }
             Operation::Flush { task, key } => {
                 Answer::Flush(self.step(now, |state| state.flush(&task, &key)))
             }

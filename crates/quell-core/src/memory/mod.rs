@@ -14,6 +14,7 @@ mod alerts;
 mod call;
 mod dead;
 mod effects;
+mod explain;
 mod indexes;
 mod limits;
 mod line;

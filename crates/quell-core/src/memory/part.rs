@@ -377,9 +377,11 @@ impl Part {
 
     /// As [`Store::explain`](crate::Store::explain), on the job with all that hangs on it, the jobs
     /// that it absorbed, the open window of its key, its ticks and the newest keyed jobs of its
-    /// task.
-    #[must_use]
-    pub fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
+    /// task. Of a dedup or idempotency key, on its rows, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
         self.0.explain(target)
     }
 

@@ -1,7 +1,11 @@
 //! Idempotency records in the memory store, and results of jobs (R19, R37).
 
 use super::state::State;
-use crate::{JobId, JobResult, JobState};
+use crate::dedup::Hold;
+use crate::idempotency::Record;
+use crate::part::TaskKey;
+use crate::store::Lead;
+use crate::{JobId, JobResult, JobState, Key, TaskName};
 
 impl State {
     /// The result of a job, or of the successor that absorbed it.
@@ -37,6 +41,26 @@ impl State {
     pub(super) fn free_records_of(&mut self, id: JobId) {
         let now = self.now();
         self.records.retain(|_, record| record.job != id || now < record.expires_at);
+    }
+
+    /// Where an idempotency key leads, of each task that is meant.
+    pub(super) fn leads_of_records(&self, task: Option<&TaskName>, key: &Key) -> Vec<Lead> {
+        let is_meant = |of: &&TaskKey| of.1 == *key && task.is_none_or(|task| *task == of.0);
+        let meant = self.records.iter().filter(|(of, _)| is_meant(of));
+        let lead = |(of, record): (&TaskKey, &Record)| {
+            Lead::of_record(self.now(), &of.0, record, self.job(record.job))
+        };
+        meant.filter_map(lead).collect()
+    }
+
+    /// Where a dedup key leads, of each task that is meant.
+    pub(super) fn leads_of_holds(&self, task: Option<&TaskName>, key: &Key) -> Vec<Lead> {
+        let is_meant = |of: &&TaskKey| of.1 == *key && task.is_none_or(|task| *task == of.0);
+        let meant = self.holds.iter().filter(|(of, _)| is_meant(of));
+        let lead = |(of, hold): (&TaskKey, &Hold)| {
+            Lead::of_hold(self.now(), &of.0, hold, self.job(hold.job))
+        };
+        meant.filter_map(lead).collect()
     }
 
     /// Forgets keys that are free.

@@ -20,9 +20,9 @@ use crate::schedule::{ScheduleInfo, Tick};
 use crate::turn::Turn;
 use crate::window::Window;
 use crate::{
-    AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, Now, Past, QueueName,
-    QueueSettings, Result, ScheduleName, TaskName, Timestamp,
+    AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, Job, JobFilter,
+    JobId, JobState, Key, Now, Past, QueueName, QueueSettings, Result, ScheduleName, TaskName,
+    Timestamp,
 };
 
 /// What others see of a job's place in line: its state, window, wait and lane, and whether it is a
@@ -367,45 +367,6 @@ impl State {
             attempts.extend(job.attempt_on_row());
         }
         attempts
-    }
-
-    pub(super) fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
-        let (trigger, job) = match target {
-            ExplainTarget::Job(id) => (None, self.job(*id)?),
-            ExplainTarget::Trigger(trigger) => {
-                let job = self.job(trigger.job)?;
-                (trigger.seq <= job.window.triggers).then_some((Some(*trigger), job))?
-            }
-            ExplainTarget::Key { task, key } => {
-                let of_key = |job: &&Job| {
-                    job.key.as_ref() == Some(key) && task.as_ref().is_none_or(|t| *t == job.task)
-                };
-                (None, self.all_jobs().rev().find(of_key)?)
-            }
-        };
-        let window = job.key.as_ref().and_then(|key| self.open_window(&job.task, key));
-        let absorbed = self.jobs.values().filter(|other| other.absorbed_by == Some(job.id));
-        Some(Explanation {
-            trigger,
-            job: job.clone(),
-            attempts: self.attempts(job.id),
-            absorbed: absorbed.map(|other| other.id).collect(),
-            open_window: window.filter(|window| *window != job.id),
-            keys: self.key_advice(&job.task),
-            ticks: self.ticks_of(job.id),
-            past: self.pasts.get(&job.id).cloned().unwrap_or_default(),
-            effects: self.effects(job.id),
-        })
-    }
-
-    /// R15: looks at the newest keyed jobs of a task.
-    fn key_advice(&self, task: &TaskName) -> Option<KeyAdvice> {
-        let keyed = self.all_jobs().rev().filter(|job| job.task == *task && job.key.is_some());
-        let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
-        let (jobs, triggers) = keyed.take(sample).fold((0_u64, 0_u64), |(jobs, triggers), job| {
-            (jobs.saturating_add(1), triggers.saturating_add(job.window.triggers))
-        });
-        (jobs > 0).then_some(KeyAdvice { jobs, triggers })
     }
 }
 

@@ -103,6 +103,21 @@ pub enum ExplainTarget {
         /// The debounce key.
         key: Key,
     },
+    /// The job that an idempotency key leads to while it is kept (R19): of any task where none is
+    /// named, and then the newest.
+    IdempotencyKey {
+        /// The task.
+        task: Option<TaskName>,
+        /// The idempotency key.
+        key: Key,
+    },
+    /// The job that holds a dedup key (R16), likewise.
+    DedupKey {
+        /// The task.
+        task: Option<TaskName>,
+        /// The dedup key.
+        key: Key,
+    },
 }
 
 /// How long ended jobs are kept (R37); none means for ever.

@@ -155,7 +155,7 @@ macro_rules! with_operations {
             Read jobs() Jobs { filter: lent JobFilter } -> Vec<Job>;
             Read counts() Counts {} -> Vec<Counts>;
             Read attempts() Attempts { id: own JobId } -> Vec<Attempt>;
-            Read explain() Explain { target: lent ExplainTarget } -> Option<Explanation>;
+            Read explain(now) Explain { target: lent ExplainTarget } -> Option<Explanation>;
             Write flush(now) Flush { task: lent TaskName, key: lent Key } -> Option<JobId>;
             Write cancel_key(now) CancelKey { task: lent TaskName, key: lent Key } -> Option<JobId>;
             Write cancel(now) Cancel { id: own JobId, reason: text String } -> ();

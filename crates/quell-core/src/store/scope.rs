@@ -80,6 +80,23 @@ impl Scope {
         Scope::Of(roots)
     }
 
+    fn of_target(target: &ExplainTarget) -> Self {
+        match target {
+            ExplainTarget::Job(id) => Scope::of([Root::Job(*id)]),
+            ExplainTarget::Trigger(trigger) => Scope::of([Root::Job(trigger.job)]),
+            ExplainTarget::IdempotencyKey { task: Some(task), key } => {
+                Scope::of([Root::Idempotency(task.clone(), key.clone())])
+            }
+            ExplainTarget::DedupKey { task: Some(task), key } => {
+                Scope::of([Root::Dedup(task.clone(), key.clone())])
+            }
+            // A key may be named without its task.
+            ExplainTarget::Key { .. }
+            | ExplainTarget::IdempotencyKey { task: None, .. }
+            | ExplainTarget::DedupKey { task: None, .. } => Scope::Store,
+        }
+    }
+
     fn of_queue(queue: &QueueName, tasks: &[TaskName]) -> Self {
         let tasks = tasks.iter().cloned().map(Root::Task);
         Scope::of(tasks.chain([Root::Queue(queue.clone())]))
@@ -118,12 +135,7 @@ impl Operation {
             Operation::Exports { ids }
             | Operation::Discard { ids, .. }
             | Operation::Restore { ids } => Scope::of(ids.iter().copied().map(Root::Job)),
-            Operation::Explain { target } => match target {
-                ExplainTarget::Job(id) => Scope::of([Root::Job(*id)]),
-                ExplainTarget::Trigger(trigger) => Scope::of([Root::Job(trigger.job)]),
-                // A key may be named without its task.
-                ExplainTarget::Key { .. } => Scope::Store,
-            },
+            Operation::Explain { target } => Scope::of_target(target),
             Operation::Flush { task, key } | Operation::CancelKey { task, key } => {
                 Scope::of([Root::Key(task.clone(), key.clone())])
             }

@@ -179,8 +179,11 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// ([`record`](crate::record)).
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>>;
 
-    /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it.
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>>;
+    /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it. A
+    /// dedup or idempotency key that is free at `now` is not known.
+    ///
+    /// Fails with `NotFound`, and what is known, where such a key is taken but its job's row was removed.
+    async fn explain(&self, now: Now, target: &ExplainTarget) -> Result<Option<Explanation>>;
 
     /// Makes the open window of a key due now (R7); none where no window is open.
     async fn flush(&self, now: Now, task: &TaskName, key: &Key) -> Result<Option<JobId>>;

@@ -2,7 +2,7 @@
 //! calls that mostly find nothing to do. Some come before a step of the engine.
 
 use quell_core::heartbeat::Heartbeat;
-use quell_core::{Answer, Now, Operation, Result};
+use quell_core::{Answer, ExplainTarget, Now, Operation, Result, Timestamp};
 
 use crate::backend::PostgresBackend;
 use crate::leases::{forget_left_query, has_expired};
@@ -19,7 +19,16 @@ impl PostgresBackend {
                 Answer::Jobs(reading!(self, long, |reader| reader.jobs(filter))?)
             }
             Operation::Explain { target } => {
-                Answer::Explain(reading!(self, long, |reader| reader.explain(target))?)
+                // Only keys that expire need the time.
+                let now = match target {
+                    ExplainTarget::IdempotencyKey { .. } | ExplainTarget::DedupKey { .. } => {
+                        self.peek_clock(self.asked(now)).await?
+                    }
+                    ExplainTarget::Job(_)
+                    | ExplainTarget::Trigger(_)
+                    | ExplainTarget::Key { .. } => Timestamp::MIN,
+                };
+                Answer::Explain(reading!(self, long, |reader| reader.explain(now, target))?)
             }
             Operation::Attempts { id } => {
                 Answer::Attempts(reading!(self, |reader| reader.attempts(*id))?)

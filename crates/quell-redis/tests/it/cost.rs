@@ -612,7 +612,7 @@ async fn explained_beside(others: u64) -> (BTreeMap<String, u64>, u64) {
     let before = server.sent();
     let of_key = ExplainTarget::Key { task: None, key: key("k") };
     for target in [ExplainTarget::Job(job), of_key] {
-        let explained = server.store.explain(&target).await.unwrap().unwrap();
+        let explained = server.store.explain(None, &target).await.unwrap().unwrap();
         assert_eq!(explained.job.id, job);
     }
     (server.scripts(), server.sent() - before)
@@ -623,6 +623,40 @@ async fn r15_an_explanation_reads_no_jobs_without_a_key() {
     let (few, many) = (explained_beside(100).await, explained_beside(2_000).await);
     assert_eq!(few.0, many.0, "scripts");
     assert!(many.1 < few.1 + 2_000, "{} bytes beside 2,000 jobs, {} beside 100", many.1, few.1);
+}
+
+/// What explanations of a dedup and of an idempotency key read: scripts and bytes.
+async fn led_beside(others: u64) -> (BTreeMap<String, u64>, u64) {
+    let mut server = Server::start().await;
+    let named = |number: u64, trigger: NewTrigger| {
+        let own = key(&format!("k{number}"));
+        let (dedup, idempotency) = (Dedup::new(own.clone()), Idempotency::new(own));
+        NewTrigger { dedup: Some(dedup), idempotency: Some(idempotency), ..trigger }
+    };
+    let job = server.store.enqueue(Some(Rig::START), vec![Batch::one(named(0, plain("1")))]).await;
+    let job = job.unwrap().remove(0).unwrap()[0].job().unwrap();
+    for round in 0..others / 100 {
+        let numbers = (1..=100).map(|number| 100 * round + number);
+        server.trigger(numbers.map(|number| named(number, later(number))).collect()).await;
+    }
+    server.calls();
+    let before = server.sent();
+    let (task, key) = (Some(task("t")), key("k0"));
+    for target in [
+        ExplainTarget::DedupKey { task: task.clone(), key: key.clone() },
+        ExplainTarget::IdempotencyKey { task, key },
+    ] {
+        let led = server.store.explain(Some(Rig::START), &target).await.unwrap().unwrap();
+        assert_eq!(led.job.id, job);
+    }
+    (server.scripts(), server.sent() - before)
+}
+
+#[tokio::test]
+async fn r15_a_key_that_leads_to_a_job_reads_one_row_and_that_job() {
+    let (few, many) = (led_beside(100).await, led_beside(2_000).await);
+    assert_eq!(few.0, many.0, "scripts");
+    assert!(many.1 < few.1 + 500, "{} bytes beside 2,000 keys, {} beside 100", many.1, few.1);
 }
 
 #[tokio::test]

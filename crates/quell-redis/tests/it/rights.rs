@@ -53,8 +53,8 @@ async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
     let ends = [(one, Outcome::succeeded()), (two, dies.clone()), (three, fails), (four, dies)];
     let ends = ends.map(|(job, outcome)| Settlement { lease: lease(job), outcome });
     store.settle(now, ends.to_vec()).await?;
-    store.explain(&ExplainTarget::Job(one.id)).await?;
-    store.explain(&ExplainTarget::Key { task: Some(task("t")), key: key("k") }).await?;
+    store.explain(None, &ExplainTarget::Job(one.id)).await?;
+    store.explain(None, &ExplainTarget::Key { task: Some(task("t")), key: key("k") }).await?;
     store.jobs(&JobFilter::default()).await?;
     store.counts().await?;
     store.queues().await?;

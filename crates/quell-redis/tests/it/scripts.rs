@@ -299,7 +299,7 @@ impl Pair {
             ask!(self, next_due(now, &queue, &tasks));
         }
         let target = ExplainTarget::Key { task: None, key: key("a") };
-        ask!(self, explain(&target));
+        ask!(self, explain(now, &target));
     }
 
     async fn same_keys(&self, connection: &mut MultiplexedConnection) {

@@ -62,7 +62,7 @@ async fn backfill(store: &dyn Store, second: u64, of: &str, range: (u64, u64)) -
 /// The seconds of the ticks that are shown with the window of a key.
 async fn shown(store: &dyn Store, k: &str) -> Vec<(String, u64)> {
     let target = ExplainTarget::Key { task: Some(task("t")), key: key(k) };
-    let reported = store.explain(&target).await.unwrap().unwrap();
+    let reported = store.explain(None, &target).await.unwrap().unwrap();
     reported.ticks.iter().map(|tick| (tick.schedule.to_string(), Rig::second(tick.tick))).collect()
 }
 
@@ -306,7 +306,7 @@ async fn r15_r36_the_newest_ticks_are_shown_with_a_job() {
     assert_eq!(tick(&store, 320).await, [320]);
     assert_eq!(shown(&store, "k").await, [of_b, of_a(&[320])].concat());
     let target = ExplainTarget::Key { task: Some(task("t")), key: key("k") };
-    let reported = store.explain(&target).await.unwrap().unwrap();
+    let reported = store.explain(None, &target).await.unwrap().unwrap();
     let by = reported.ticks.iter().map(|tick| tick.by).collect::<Vec<_>>();
     let plan = TickedBy::Plan;
     assert_eq!(by, [TickedBy::Backfill, plan, plan, plan, plan]);
@@ -455,7 +455,7 @@ impl Both {
         assert_eq!(schedules[1], schedules[0], "{:#?}", self.trail);
         let target = ExplainTarget::Key { task: Some(task("t")), key: key("k") };
         let ticks = async |store: &dyn Store| -> Option<Vec<Tick>> {
-            store.explain(&target).await.unwrap().map(|reported| reported.ticks)
+            store.explain(None, &target).await.unwrap().map(|reported| reported.ticks)
         };
         let (expected, found) = (ticks(&self.model).await, ticks(&self.store).await);
         assert_eq!(found, expected, "{:#?}", self.trail);

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use quell::job::{ExplainTarget, JobSearch};
 use quell::trigger::TriggerId;
 use quell::{JobId, Key, TaskName};
+use reqwest::Url;
 
 use super::exit::Misuse;
 use super::page::Page;
@@ -18,6 +19,9 @@ use crate::view;
 
 /// Why there is nothing to show.
 const UNKNOWN: &str = "nothing is known of it: no such key or job, or it was removed or discarded";
+
+/// Why a key leads nowhere.
+const FREE: &str = "no job has this key: it never was, or it is free again";
 
 /// `quell jobs`.
 #[derive(Debug, clap::Args)]
@@ -47,13 +51,23 @@ pub struct JobArgs {
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     /// A debounce key, a job's number, or a trigger's id such as 42.17.
-    #[arg(value_name = "KEY|JOB|TRIGGER")]
-    what: String,
-    /// The task of the key.
+    #[arg(
+        value_name = "KEY|JOB|TRIGGER",
+        required_unless_present_any = ["idempotency_key", "dedup_key"],
+        conflicts_with_all = ["idempotency_key", "dedup_key"]
+    )]
+    what: Option<String>,
+    /// The job that an idempotency key leads to, as long as the key is kept.
+    #[arg(long, value_name = "KEY", conflicts_with = "dedup_key")]
+    idempotency_key: Option<Key>,
+    /// The job that holds a dedup key.
+    #[arg(long, value_name = "KEY")]
+    dedup_key: Option<Key>,
+    /// The task of the key; without one a key of any task is meant, and of several the newest job.
     #[arg(long)]
     task: Option<TaskName>,
     /// Take it for a key, and not for an id if there is no such key.
-    #[arg(long)]
+    #[arg(long, requires = "what")]
     key: bool,
     #[command(flatten)]
     source: Source,
@@ -134,29 +148,57 @@ pub fn job(args: JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 /// # Errors
 /// What the server or the store says.
 pub fn explain(args: ExplainArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let id = match (args.what.parse::<TriggerId>(), args.what.parse::<JobId>()) {
+    let ExplainArgs { what, idempotency_key, dedup_key, task, key, source } = args;
+    let target = match (what, idempotency_key, dedup_key) {
+        (Some(what), _, _) => return explain_text(&what, task, key, &source, out),
+        (None, Some(key), _) => ExplainTarget::IdempotencyKey { task, key },
+        (None, None, Some(key)) => ExplainTarget::DedupKey { task, key },
+        (None, None, None) => anyhow::bail!("{UNKNOWN}"),
+    };
+    let answer = if source.store.is_some() {
+        found(&source, &target)?.context(FREE)?
+    } else {
+        // The server says more than that nothing was found.
+        let url = address_of(&source, &target)?;
+        ask(&source.server, |client| client.get(url))?
+    };
+    if source.json {
+        return print_json(&answer, out);
+    }
+    Ok(out.write_all(printable(&answer.text).as_bytes())?)
+}
+
+/// Explains what may be a key or an id.
+fn explain_text(
+    what: &str,
+    task: Option<TaskName>,
+    is_key: bool,
+    source: &Source,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let id = match (what.parse::<TriggerId>(), what.parse::<JobId>()) {
         (Ok(trigger), _) => Some(ExplainTarget::Trigger(trigger)),
         (Err(_), Ok(job)) => Some(ExplainTarget::Job(job)),
         (Err(_), Err(_)) => None,
     };
-    let id = id.filter(|_| !args.key && args.task.is_none());
+    let id = id.filter(|_| !is_key && task.is_none());
     // A key may look like an id: the customer 4711 is asked for more often than the job 4711.
-    let by_key = match Key::new(&args.what) {
-        Ok(key) => found(&args.source, &ExplainTarget::Key { task: args.task, key })?,
+    let by_key = match Key::new(what) {
+        Ok(key) => found(source, &ExplainTarget::Key { task, key })?,
         Err(_) if id.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let is_key = by_key.is_some();
+    let found_key = by_key.is_some();
     let answer = match (by_key, &id) {
         (Some(answer), _) => answer,
-        (None, Some(id)) => found(&args.source, id)?.context(UNKNOWN)?,
+        (None, Some(id)) => found(source, id)?.context(UNKNOWN)?,
         (None, None) => anyhow::bail!("{UNKNOWN}"),
     };
-    if args.source.json {
+    if source.json {
         return print_json(&answer, out);
     }
     out.write_all(printable(&answer.text).as_bytes())?;
-    if let (true, Some(ExplainTarget::Job(id))) = (is_key, id) {
+    if let (true, Some(ExplainTarget::Job(id))) = (found_key, id) {
         writeln!(
             out,
             "  note       {id} is a key here: `quell job {id}` shows the job of that number"
@@ -181,16 +223,22 @@ fn found(source: &Source, target: &ExplainTarget) -> anyhow::Result<Option<view:
             Ok(found.map(|(found, _)| found))
         });
     }
+    let url = address_of(source, target)?;
+    ask_for(&source.server, |client| client.get(url))
+}
+
+fn address_of(source: &Source, target: &ExplainTarget) -> anyhow::Result<Url> {
     let mut url = join(&source.server, &["v1", "explain"])?;
     let mut query = url.query_pairs_mut();
-    match target {
-        ExplainTarget::Job(id) => query.append_pair("id", &id.to_string()),
-        ExplainTarget::Trigger(id) => query.append_pair("id", &id.to_string()),
-        ExplainTarget::Key { task, key } => {
-            query.extend_pairs(task.as_ref().map(|task| ("task", task.as_str())));
-            query.append_pair("key", key.as_str())
-        }
+    let (task, name, value) = match target {
+        ExplainTarget::Job(id) => (&None, "id", id.to_string()),
+        ExplainTarget::Trigger(id) => (&None, "id", id.to_string()),
+        ExplainTarget::Key { task, key } => (task, "key", key.to_string()),
+        ExplainTarget::IdempotencyKey { task, key } => (task, "idempotency_key", key.to_string()),
+        ExplainTarget::DedupKey { task, key } => (task, "dedup_key", key.to_string()),
     };
+    query.extend_pairs(task.as_ref().map(|task| ("task", task.as_str())));
+    query.append_pair(name, &value);
     drop(query);
-    ask_for(&source.server, |client| client.get(url))
+    Ok(url)
 }

@@ -4,6 +4,7 @@ use super::Api;
 use super::auth::Access;
 use super::body::{JsonBody, parse};
 use super::error::{ApiError, Refused};
+use super::explain::explanation;
 use super::objects;
 use super::triggers::known_task;
 use crate::access::Right;
@@ -13,8 +14,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use quell::job::{Adjusted, Adjustment, ExplainTarget, JobFilter, JobSearch};
-use quell::trigger::TriggerId;
-use quell::{JobId, JobState, Key, TaskName};
+use quell::{JobId, JobState};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -199,79 +199,7 @@ pub(super) async fn show(
     Extension(access): Extension<Access>,
     Path(id): Path<String>,
 ) -> Result<Json<view::Explanation>, ApiError> {
-    explanation(&api, &access, ExplainTarget::Job(id.parse::<JobId>()?)).await
-}
-
-/// `GET /v1/explain?id=` or `?key=&task=` (R15).
-#[utoipa::path(
-    get,
-    path = "/v1/explain",
-    tag = "jobs",
-    operation_id = "jobs_explain",
-    summary = "Explain a key, a job or a trigger.",
-    description = "",
-    params(
-        ("id" = Option<String>, Query, description = "A job, or a trigger such as `42.17`."),
-        ("key" = Option<String>, Query, description = "A debounce key, in place of an id."),
-        ("task" = Option<String>, Query, description = "The task of the key."),
-    ),
-    responses((status = 200, body = view::Explanation, description = "Done."), Refused),
-)]
-pub(super) async fn explain(
-    State(api): State<Api>,
-    Extension(access): Extension<Access>,
-    query: Result<Query<Pairs>, QueryRejection>,
-) -> Result<Json<view::Explanation>, ApiError> {
-    let mut query = Parameters::read(query)?;
-    let id = query.take("id", |text| match text.parse::<TriggerId>() {
-        Ok(trigger) => Ok(ExplainTarget::Trigger(trigger)),
-        Err(_) => text.parse().map(ExplainTarget::Job),
-    })?;
-    let key = query.take("key", Key::new)?;
-    let task = query.take("task", TaskName::new)?;
-    query.end()?;
-    match (id, key) {
-        (Some(target), None) => explanation(&api, &access, target).await,
-        (None, Some(key)) => explanation(&api, &access, ExplainTarget::Key { task, key }).await,
-        (Some(_), Some(_)) | (None, None) => {
-            Err(ApiError::invalid("id", "give an id or a key, not both"))
-        }
-    }
-}
-
-async fn explanation(
-    api: &Api,
-    access: &Access,
-    target: ExplainTarget,
-) -> Result<Json<view::Explanation>, ApiError> {
-    let contents =
-        if access.sees_payloads() { view::Contents::Shown } else { view::Contents::Hidden };
-    let found = view::Explanation::of(&api.quell, &target, contents, api.rules()).await?;
-    let found = found.filter(|(shown, _)| access.grant().sees(&shown.job.queue, &shown.job.task));
-    let (mut shown, texts) = found.ok_or_else(|| {
-        ApiError::not_found(
-            "id",
-            "nothing is known of it: no such job, or it was removed or discarded",
-        )
-    })?;
-    // A script's lines may have what its payload has.
-    if access.sees_payloads() {
-        api.pull.add_reports(&mut shown, &texts);
-    }
-    let (task, queue) = (shown.job.task.clone(), shown.job.queue.clone());
-    match api.tasks.get(&task).map(|declared| declared.checked.queue()) {
-        None => shown.wait_for("task_undeclared", format!("this server declares no task {task}")),
-        Some(own) if *own != queue => {
-            let text = format!("this server runs task {task} from queue {own}, not from {queue}");
-            shown.wait_for("other_queue", text);
-        }
-        Some(_) if api.pull.lacks_workers(&task) && !shown.lacks_workers() => {
-            let text = format!("no worker that pulls task {task} has called this server of late");
-            shown.wait_for("no_worker", text);
-        }
-        Some(_) => {}
-    }
-    Ok(Json(shown))
+    explanation(&api, &access, &ExplainTarget::Job(id.parse::<JobId>()?)).await
 }
 
 /// `POST /v1/jobs/{id}/cancel`.

@@ -17,6 +17,7 @@ mod deliveries;
 mod error;
 mod etag;
 mod habits;
+mod explain;
 mod health;
 mod jobs;
 mod metrics;
@@ -299,7 +300,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(jobs::run))
         .routes(routes!(results::result))
         .routes(routes!(jobs::cancel))
-        .routes(routes!(jobs::explain))
+        .routes(routes!(explain::explain))
         .routes(routes!(actions::list, actions::begin))
         .routes(routes!(actions::show, actions::stop))
         .routes(routes!(dead::list))

@@ -273,7 +273,7 @@ async fn a_revoked_token_fails_at_once_and_tokens_are_changed_over_http() {
 }
 
 /// What a tenant may ask for, of all, of its own and of another's.
-const READS: [&str; 29] = [
+const READS: [&str; 32] = [
     "/v1/jobs",
     "/v1/jobs?payload=true",
     "/v1/jobs?task=umbrella.mail",
@@ -282,6 +282,9 @@ const READS: [&str; 29] = [
     "/v1/jobs/{dead}/result",
     "/v1/explain?id={dead}",
     "/v1/explain?key=canary-of-umbrella",
+    "/v1/explain?key=canary-of-umbrella&task=umbrella.mail",
+    "/v1/explain?idempotency_key=canary-of-umbrella",
+    "/v1/explain?dedup_key=canary-of-umbrella",
     "/v1/counts",
     "/v1/dead",
     "/v1/dead?task=umbrella.dies",
@@ -389,6 +392,48 @@ async fn a_token_limited_to_tasks_and_queues_sees_nothing_of_the_others() {
     ] {
         let (status, reply) = scene.ask("acme", Method::POST, &path, body).await;
         assert!(status < 300, "{path}: {reply}");
+    }
+    scene.stop().await;
+}
+
+/// What a token with limits learns of a key that others have: as much as of one that is not there.
+#[tokio::test]
+async fn r15_a_key_outside_a_tokens_limits_looks_as_one_that_does_not_exist() {
+    let mut scene = Scene::new().await;
+    scene.add("tasks", &["read"], &["acme.*"], &[]);
+    scene.add("queues", &["read"], &[], &["acme"]);
+    scene.known("tasks").await;
+    scene.known("queues").await;
+    for task in ["acme.mail", "umbrella.mail"] {
+        for name in ["theirs", "both"] {
+            if (task, name) == ("acme.mail", "theirs") {
+                continue;
+            }
+            let user = format!("{name}-{task}");
+            let body = json!({
+                "payload": { "user": user }, "idempotency_key": name, "dedup": name,
+            });
+            let path = format!("/v1/tasks/{task}/triggers");
+            let (status, reply) = scene.ask("admin", Method::POST, &path, &body.to_string()).await;
+            assert_eq!(status, 202, "{reply}");
+        }
+    }
+    for kind in ["idempotency_key", "dedup_key"] {
+        let explained = async |who: &str, query: &str| {
+            scene.ask(who, Method::GET, &format!("/v1/explain?{kind}={query}"), "").await
+        };
+        assert_eq!(explained("admin", "theirs").await.0, 200);
+        for who in ["tasks", "queues"] {
+            for task in ["", "&task=umbrella.mail", "&task=acme.mail", "&task=none"] {
+                let hidden = explained(who, &format!("theirs{task}")).await;
+                let unknown = explained(who, &format!("nobodys{task}")).await;
+                assert_eq!(hidden, unknown, "{who}, {kind}, {task}");
+                assert_eq!(hidden.0, 404, "{hidden:?}");
+            }
+            // The newest job of the key is another tenant's: its own is found all the same.
+            let (status, reply) = explained(who, "both").await;
+            assert_eq!((status, &reply["job"]["task"]), (200, &json!("acme.mail")), "{reply}");
+        }
     }
     scene.stop().await;
 }

@@ -130,6 +130,43 @@ async fn r15_jobs_are_listed_shown_and_explained() {
 }
 
 #[tokio::test]
+async fn r15_an_idempotency_key_and_a_dedup_key_lead_to_their_job() {
+    let served = serve(TASKS).await;
+    let body =
+        r#"{"payload":{"repo":"a"},"idempotency_key":"i 1","dedup":"d/1","dedup_until":"done"}"#;
+    let (status, made) = served.post("/v1/tasks/build/triggers", body).await;
+    assert_eq!(status, 202, "{made}");
+    served.trigger("build", r#"{"repo":"b"}"#).await;
+    for query in [
+        "idempotency_key=i%201&task=build",
+        "idempotency_key=i%201",
+        "dedup_key=d%2F1&task=build",
+        "dedup_key=d%2F1",
+    ] {
+        let (status, found) = served.get(&format!("/v1/explain?{query}")).await;
+        assert_eq!((status, &found["job"]["id"]), (200, &made["job"]), "{query}: {found}");
+    }
+    let refused = [
+        ("idempotency_key=d%2F1", 404, "id"),
+        ("dedup_key=d%2F1&task=now", 404, "id"),
+        ("idempotency_key=&task=build", 422, "idempotency_key"),
+        ("idempotency_key=a&dedup_key=b", 422, "id"),
+        ("id=1&dedup_key=b", 422, "id"),
+        ("task=build", 422, "id"),
+    ];
+    for (query, status, field) in refused {
+        let (got, reply) = served.get(&format!("/v1/explain?{query}")).await;
+        assert_eq!((got, &reply["error"]["field"]), (status, &json!(field)), "{query}: {reply}");
+    }
+    let path = format!("/v1/jobs/{}/cancel", made["job"].as_str().unwrap());
+    assert_eq!(served.post(&path, "{}").await.0, 200);
+    let (status, reply) = served.get("/v1/explain?dedup_key=d%2F1").await;
+    assert_eq!(status, 404, "the end of the job freed the key: {reply}");
+    assert_eq!(served.get("/v1/explain?idempotency_key=i%201").await.0, 200, "this one is kept");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn r07_windows_are_flushed_and_cancelled_over_http() {
     let served = serve(TASKS).await;
     let a = served.trigger("build", r#"{"repo":"a"}"#).await;

@@ -182,7 +182,7 @@ fn r40_a_log_level_that_is_none_is_refused_as_a_wrong_option() {
 #[test]
 fn explain_without_an_argument_says_what_to_give() {
     let (code, _, err) = shown(&quell(&["explain"]).output().unwrap());
-    assert!(code == 2 && err.contains("<KEY|JOB|TRIGGER>"), "{err}");
+    assert!(code == 2 && err.contains("KEY|JOB|TRIGGER"), "{err}");
 }
 
 #[test]

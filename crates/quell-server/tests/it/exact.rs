@@ -150,6 +150,33 @@ fn r15_a_key_that_looks_like_an_id_is_explained_before_the_job() {
     }
 }
 
+#[test]
+fn r15_keys_of_each_kind_are_explained_by_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = start(folder.path());
+    let payload = json!({ "customer": "a" }).to_string();
+    let keys = ["--idempotency-key", "order-7", "--dedup", "d-7"];
+    printed(&process.ask(&[&["trigger", "build", &payload], &keys[..]].concat()));
+    let store = format!("sqlite://{}", folder.path().join("q.db").display());
+    for source in [vec![], vec!["--store", &store]] {
+        let ask = |args: &[&str]| process.ask(&[&["explain"], args, &source[..]].concat());
+        for args in [
+            &["--idempotency-key", "order-7", "--task", "build"][..],
+            &["--idempotency-key", "order-7"],
+            &["--dedup-key", "d-7"],
+        ] {
+            let shown = printed(&ask(args));
+            assert!(shown.starts_with("job 1 of task build"), "{args:?}: {shown}");
+        }
+        for args in [&["--dedup-key", "order-7"][..], &["--idempotency-key", "x"]] {
+            let (succeeded, shown) = text(&ask(args));
+            assert!(!succeeded && shown.contains("free again"), "{args:?}: {shown}");
+        }
+    }
+    let both = process.ask(&["explain", "1", "--dedup-key", "d-7"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
 /// A proxy's login page is no answer, whatever its status.
 #[test]
 fn a_server_that_is_not_quells_is_an_error() {

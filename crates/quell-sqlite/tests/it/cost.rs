@@ -197,6 +197,11 @@ async fn a_days_work(scene: &Scene) {
     rig.explain(&ExplainTarget::Job(dead)).await;
     rig.explain(&ExplainTarget::Key { task: None, key: key("a") }).await;
     rig.explain(&ExplainTarget::Key { task: Some(task("t")), key: key("a") }).await;
+    for task in [None, Some(task("t"))] {
+        let key = key("d");
+        rig.explain(&ExplainTarget::DedupKey { task: task.clone(), key: key.clone() }).await;
+        rig.explain(&ExplainTarget::IdempotencyKey { task, key }).await;
+    }
     rig.next_due().await;
     let schedule = every(Duration::from_secs(10));
     let (name, now) = (&schedule.name, rig.now());

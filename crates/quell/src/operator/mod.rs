@@ -61,9 +61,10 @@ impl Quell {
     /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it.
     ///
     /// # Errors
-    /// What the store answers.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), with what is known, where a dedup or
+    /// idempotency key is taken but its job's row was removed.
     pub async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        self.store().explain(target).await
+        self.store().explain(self.clock().store_time(), target).await
     }
 
     /// Cancels a job that waits or runs.

@@ -97,7 +97,7 @@ async fn all_of(store: &dyn Store) -> Result<String> {
     let jobs = store.jobs(&JobFilter::default()).await?;
     let mut all = format!("{:?}", store.schedules().await?);
     for job in &jobs {
-        let explained = store.explain(&ExplainTarget::Job(job.id)).await?;
+        let explained = store.explain(None, &ExplainTarget::Job(job.id)).await?;
         let result = store.result(job.id).await?;
         all.push_str(&format!("{job:?} {explained:?} {result:?}"));
     }

@@ -178,7 +178,8 @@ async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
     let jobs = store.jobs(&all).await?;
     assert_eq!(jobs.len() as u128, ticks, "{jobs:#?}");
     for job in &jobs {
-        let explanation = store.explain(&quell::job::ExplainTarget::Job(job.id)).await?.unwrap();
+        let explanation =
+            store.explain(None, &quell::job::ExplainTarget::Job(job.id)).await?.unwrap();
         assert_eq!(explanation.ticks.len(), 1, "{explanation}");
     }
     assert!(jobs.iter().all(|job| job.state != JobState::Dead));

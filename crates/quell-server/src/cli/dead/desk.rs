@@ -110,7 +110,7 @@ impl Desk {
                 ask(server, |client| client.get(url))
             }
             Place::Store(quell) => self.runtime.block_on(async {
-                let found = quell.store().explain(&ExplainTarget::Job(id)).await?;
+                let found = quell.store().explain(None, &ExplainTarget::Job(id)).await?;
                 Ok(Explanation::from(&found.ok_or_else(|| quell::store::no_such_job(id))?))
             }),
         }

@@ -52,7 +52,7 @@ pub(super) fn none_lost(
 pub(crate) async fn each_tick_is_one_job(store: &dyn Store, jobs: &BTreeMap<JobId, Job>) -> usize {
     let mut ticks = BTreeMap::new();
     for job in jobs.values().filter(|job| job.task.as_str() == BEAT) {
-        let explained = store.explain(&ExplainTarget::Job(job.id)).await.unwrap().unwrap();
+        let explained = store.explain(None, &ExplainTarget::Job(job.id)).await.unwrap().unwrap();
         let [tick] = &explained.ticks[..] else { panic!("{explained}") };
         let twice = ticks.insert(tick.tick, job.id);
         assert_eq!(twice, None, "tick {} fired twice: {explained}", tick.tick);
