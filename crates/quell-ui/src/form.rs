@@ -12,7 +12,7 @@ use crate::text::encode;
 /// The most fields that are read.
 const MOST_FIELDS: usize = 64;
 /// Fields whose spaces count.
-const KEYS: [&str; 2] = ["key", "partition"];
+const KEYS: [&str; 4] = ["key", "partition", "idempotency_key", "dedup_key"];
 
 /// Fields in their order.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +49,12 @@ impl Fields {
     pub(crate) fn without(&self, names: &[&str]) -> Self {
         let kept = self.0.iter().filter(|(name, _)| !names.contains(&name.as_str()));
         Fields(kept.cloned().collect())
+    }
+
+    /// These and others.
+    pub(crate) fn and(mut self, others: &Fields) -> Self {
+        self.0.extend(others.0.iter().cloned());
+        self
     }
 
     /// The same with another field.

@@ -159,9 +159,15 @@ async fn r40_hostile_markup_in_every_field_is_only_text() {
     let jobs = plant(&scene).await;
     let encoded: String = form_urlencoded::byte_serialize(HOSTILE.as_bytes()).collect();
     let mut begin = vec!["/".to_owned()];
-    for path in
-        ["/jobs?key", "/jobs?error", "/jobs?state", "/dead?error", "/triggers?id", "/jobs?done"]
-    {
+    for path in [
+        "/jobs?key",
+        "/jobs?error",
+        "/jobs?state",
+        "/dead?error",
+        "/triggers?id",
+        "/triggers?find",
+        "/jobs?done",
+    ] {
         begin.push(format!("{path}={encoded}"));
     }
     begin.extend([format!("/tasks/{encoded}"), format!("/actions/new?error={encoded}")]);

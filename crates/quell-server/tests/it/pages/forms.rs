@@ -134,6 +134,10 @@ async fn any_id_or_key_of_a_trigger_leads_to_its_job() {
         format!("/triggers?id={job}.1"),
         "/triggers?task=build&key=a%2Fb%20c".to_owned(),
         "/triggers?task=&key=a%2Fb+c".to_owned(),
+        format!("/triggers?find={job}"),
+        format!("/triggers?find={job}.2"),
+        "/triggers?find=a%2Fb%20c".to_owned(),
+        "/triggers?find=a%2Fb%20c&task=build".to_owned(),
     ] {
         let shown = scene.page("read", &path).await;
         assert_eq!((shown.status, shown.location()), (303, &*format!("/jobs/{job}")), "{path}");
@@ -141,6 +145,9 @@ async fn any_id_or_key_of_a_trigger_leads_to_its_job() {
     for (path, status) in [
         ("/triggers/77777.1", 404),
         ("/triggers?id=what", 422),
+        ("/triggers?find=what", 404),
+        ("/triggers?dedup_key=what", 404),
+        ("/triggers?find=a%2Fb%20c&task=dies", 404),
         ("/triggers?task=build&key=none", 404),
         ("/triggers", 200),
     ] {
@@ -148,6 +155,37 @@ async fn any_id_or_key_of_a_trigger_leads_to_its_job() {
         assert_eq!(shown.status, status, "{path}");
         assert_eq!(shown.page.by_id("problem").is_some(), status != 200, "{path}");
     }
+    scene.stop().await;
+}
+
+/// One text may be keys of several kinds, and each may be of another job.
+#[tokio::test]
+async fn r15_what_may_be_several_jobs_is_a_choice_and_what_is_one_leads_there() {
+    let scene = Scene::new().await;
+    let send = async |repo: &str, more: serde_json::Value| {
+        let mut body = json!({ "payload": { "repo": repo } });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = scene.post("/v1/tasks/build/triggers", body).await;
+        made["job"].as_str().unwrap().to_owned()
+    };
+    let by_key = send("same", json!({ "idempotency_key": "only-i" })).await;
+    let by_idempotency = send("b", json!({ "idempotency_key": "same", "dedup": "only-d" })).await;
+    let by_dedup = send("c", json!({ "dedup": "same" })).await;
+    for (key, job) in [("only-i", &by_key), ("only-d", &by_idempotency)] {
+        let shown = scene.page("read", &format!("/triggers?find={key}")).await;
+        assert_eq!((shown.status, shown.location()), (303, &*format!("/jobs/{job}")), "{key}");
+    }
+    let shown = scene.page("read", "/triggers?find=same").await;
+    assert_eq!(shown.status, 200);
+    let text = shown.page.text();
+    let kinds =
+        [("Debounce key", &by_key), ("Idempotency key", &by_idempotency), ("Dedup key", &by_dedup)];
+    for (kind, job) in kinds {
+        assert!(text.contains(kind), "{kind}: {text}");
+        let link = format!("/jobs/{job}");
+        assert!(shown.page.tags("a").any(|tag| tag.get("href") == Some(&*link)), "{link}: {text}");
+    }
+    assert!(shown.page.by_id("problem").is_none());
     scene.stop().await;
 }
 
