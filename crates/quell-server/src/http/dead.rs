@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use quell::dead::{DeadExport, DeadFilter, DeadPlace, Redrive};
+use quell::dead::{DeadCauses, DeadExport, DeadFilter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -112,7 +112,13 @@ impl Asked {
         access: &Access,
         query: Result<Query<Pairs>, QueryRejection>,
     ) -> Result<(DeadFilter, bool), ApiError> {
-        let mut query = Parameters::read(query)?;
+        Self::of_parameters(access, Parameters::read(query)?)
+    }
+
+    fn of_parameters(
+        access: &Access,
+        mut query: Parameters,
+    ) -> Result<(DeadFilter, bool), ApiError> {
         let whole = query.take_payload(access)?;
         let time = |name: &'static str| move |text: String| moment(name, &text);
         let asked = Asked {
@@ -178,6 +184,7 @@ pub(super) async fn list(
     description = "",
     params(
         Asked,
+        ("among" = Option<u32>, Query, description = "Only of this many that died last, up to 10,000, or a page more."),
     ),
     responses((status = 200, body = view::Causes, description = "Done."), Refused),
 )]
@@ -186,8 +193,19 @@ pub(super) async fn causes(
     Extension(access): Extension<Access>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Causes>, ApiError> {
-    let (filter, _) = Asked::of_query(&access, query)?;
-    let found = api.quell.dead().causes(&filter).await?;
+    let mut query = Parameters::read(query)?;
+    let among = query.take("among", |text| {
+        text.parse().ok().filter(|among| (1..=DeadCauses::MAX_JOBS).contains(among)).ok_or_else(
+            || {
+                let most = DeadCauses::MAX_JOBS;
+                let message = format!("{text:?} is no number of jobs: give 1 to {most}");
+                quell::Error::invalid("among", message)
+            },
+        )
+    })?;
+    let (filter, _) = Asked::of_parameters(&access, query)?;
+    let among = among.unwrap_or(DeadCauses::MAX_JOBS);
+    let found = api.quell.dead().causes_among(&filter, among).await?;
     let mut shown = view::Causes::new(&found, filter.page());
     for cause in &mut shown.causes {
         let Some(redact) = api.rules().of(&cause.task) else { continue };

@@ -208,6 +208,13 @@ async fn r25_the_dead_are_counted_by_cause() {
     assert_eq!(alone["first_died_at"], alone["last_died_at"]);
     let (_, reply) = served.get("/v1/dead/causes?task=refused&error=FULL&limit=1").await;
     assert_eq!((&reply["jobs"], &reply["distinct"]), (&json!(333), &json!(1)));
+    for among in ["0", "10001", "x"] {
+        let (status, reply) = served.get(&format!("/v1/dead/causes?among={among}")).await;
+        assert_eq!((status, &reply["error"]["field"]), (422, &json!("among")), "{reply}");
+    }
+    let (_, reply) = served.get("/v1/dead/causes?among=1").await;
+    assert_eq!(reply["jobs"], 200, "a page at least: {reply:#}");
+    assert!(reply["next_before"].is_string(), "and there are more: {reply:#}");
     let (status, reply) = served.get("/v1/dead/causes?limit=0").await;
     assert_eq!((status, &reply["error"]["field"]), (422, &json!("limit")));
 

@@ -168,9 +168,8 @@ async fn r36_a_schedule_is_set_paused_run_backfilled_and_removed_over_http() {
     let (_, newest) = served.get(&format!("{path}/ticks?limit=1")).await;
     let expected = json!({ "tick": ticks[0]["tick"], "by": "backfill", "job": ticks[0]["job"], "state": "succeeded" });
     assert_eq!(newest["ticks"], json!([expected]));
-    for (query, status) in [("limit=0", 400), ("limit=201", 400), ("limit=x", 400), ("limt=2", 400)]
-    {
-        assert_eq!(served.get(&format!("{path}/ticks?{query}")).await.0, status, "{query}");
+    for query in ["limit=0", "limit=201", "limit=x", "limt=2"] {
+        assert_eq!(served.get(&format!("{path}/ticks?{query}")).await.0, 422, "{query}");
     }
     assert_eq!(served.get("/v1/schedules/none/ticks").await.0, 404);
     let request = served.request(Method::DELETE, path);

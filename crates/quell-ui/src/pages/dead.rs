@@ -18,6 +18,9 @@ use crate::{text, view};
 const FILTER: [&str; 5] = ["task", "queue", "error", "died_after", "died_before"];
 /// How many causes a page has.
 const CAUSES: usize = 20;
+/// Among how many dead jobs causes are counted, so that a page comes at once; who asks gets more.
+pub(super) const AMONG: &str = "2000";
+const AMONG_ALL: &str = "10000";
 
 pub(crate) fn routes() -> Router<Site> {
     Router::new().route("/dead", get(list))
@@ -31,7 +34,8 @@ async fn list(visit: Visit) -> Answer {
         let parts = [format!("limit={limit}"), given.encode(), before.encode()];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("&")
     };
-    let causes = format!("/v1/dead/causes?{}", query(CAUSES, &Fields::default()));
+    let among = visit.query().get("among").filter(|among| *among == AMONG_ALL).unwrap_or(AMONG);
+    let causes = format!("/v1/dead/causes?among={among}&{}", query(CAUSES, &Fields::default()));
     let reply = visit.ask(Call::get(&causes)).await?;
     let is_wrong = super::is_about_a_field(&reply);
     let problem = is_wrong.then(|| reply.problem());
@@ -54,6 +58,7 @@ async fn list(visit: Visit) -> Answer {
         tasks => shown(&tasks["tasks"]),
         queues => shown(&queues["queues"]),
         causes => shown(&causes),
+        among_all => (among != AMONG_ALL).then(|| here(&given.clone().with("among", AMONG_ALL))),
         jobs => shown(&page["jobs"]),
         matching => shown(&page["matching"]),
         next => next.map(|next| here(&given.clone().with("before", next))),

@@ -66,8 +66,13 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let windows = visit.get_if_seen(&windows).await?;
     let policy = visit.get_if_seen(&format!("{below}/policy")).await?;
     let habits = visit.get_if_seen(&format!("{below}/habits")).await?;
-    let causes =
-        visit.get_if_seen(&format!("/v1/dead/causes?task={}&limit=5", encode(&name))).await?;
+    let causes = visit
+        .get_if_seen(&format!(
+            "/v1/dead/causes?task={}&limit=5&among={}",
+            encode(&name),
+            super::dead::AMONG
+        ))
+        .await?;
     let took = habits.as_ref().and_then(|habits| habits["took"].as_array());
     let took = took.into_iter().flatten().filter_map(|group| group["attempts"].as_u64());
     let here = visit.url(&format!("/tasks/{}", encode(&name)));
