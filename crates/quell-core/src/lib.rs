@@ -45,7 +45,7 @@ pub use attempt::{crash, effect, failure, heartbeat, record, retry};
 #[doc(no_inline)]
 pub use dead::{cause, exports, unreadable};
 #[doc(no_inline)]
-pub use queue::{limit, line, poll, turn};
+pub use queue::{backlog, limit, line, poll, turn};
 #[doc(no_inline)]
 pub use store::{checkup, history};
 #[doc(no_inline)]
@@ -67,8 +67,8 @@ pub use id::{
 pub use job::{Explanation, Job, JobState, KeyAdvice, describe_reason};
 pub use memory::{MemoryStore, Snapshot, part};
 pub use queue::{
-    Claim, Claimed, ClaimedJob, Lease, NextDue, PartitionOrder, QueueInfo, QueueSettings, Rate,
-    Renewal, TaskInfo, TaskSettings,
+    Backlog, BacklogOf, Claim, Claimed, ClaimedJob, Lease, NextDue, PartitionBacklog,
+    PartitionOrder, QueueInfo, QueueSettings, Rate, Renewal, TaskInfo, TaskSettings,
 };
 pub use store::{
     Answer, Call, Cancelled, Capabilities, Counts, DeadJobs, EndHub, EndNotification,

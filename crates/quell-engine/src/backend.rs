@@ -11,9 +11,9 @@ use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, Notifications, TaskKey};
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, Error, Job, JobFilter, JobId, JobState, Key, Lease,
-    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled,
-    Settlement, TaskName, Timestamp, WorkerId,
+    Backlog, BacklogOf, Batch, Capabilities, Claim, Claimed, Error, Job, JobFilter, JobId,
+    JobState, Key, Lease, NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Retention,
+    ScheduleName, Settled, Settlement, TaskName, Timestamp, WorkerId,
 };
 
 use crate::rows::{Row, RowName};
@@ -374,8 +374,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
-    /// How many entries of a line are read at a time: many where each read is a round trip, few where
-    /// only what is read costs.
+    /// How many entries of a line are read at a time: many where each read is a round trip.
     fn page(&self) -> usize {
         crate::load::PAGE
     }
@@ -665,6 +664,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// As those of the operation; the engine does not try again.
     async fn hot_overview(&self, now: Now) -> Result<Option<Overview>> {
         let _unused = now;
+        Ok(None)
+    }
+
+    /// Reads what waits and runs in the partitions of a queue, as [`Backend::hot_overview`] does.
+    async fn hot_backlog(&self, _: Now, _: &BacklogOf) -> Result<Option<Backlog>> {
         Ok(None)
     }
 

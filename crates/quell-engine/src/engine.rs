@@ -15,13 +15,13 @@ use quell_core::schedule::{
     RecordedTick, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, no_such_schedule,
 };
 use quell_core::{
-    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadExport,
-    DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
-    ExpiredLease, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key,
-    Lease, NextDue, Now, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps,
-    Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs,
-    UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch, lacks, unreadable,
+    AlertName, Answer, Attempt, Backlog, BacklogOf, Batch, Cancelled, Capabilities, Claim, Claimed,
+    Counts, DeadExport, DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error,
+    ErrorKind, ExpiredLease, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
+    JobResult, Key, Lease, NextDue, Now, Operation, Payload, Pruned, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch, lacks, unreadable,
 };
 use tracing::{error, warn};
 
@@ -299,6 +299,13 @@ impl<B: Backend> Steps for Engine<B> {
             next.push(Steps::next_due(self, now, queue, tasks).await?);
         }
         Ok(next)
+    }
+
+    async fn backlog(&self, now: Now, of: &BacklogOf) -> Result<Backlog> {
+        if let Some(backlog) = self.backend.hot_backlog(now, of).await? {
+            return Ok(backlog);
+        }
+        self.reading(now).await?.backlog(of).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -10,6 +10,7 @@
 //! Invariant: the engine knows no clock but the backend's, and no row that the backend did not load.
 
 pub mod backend;
+mod backlog;
 mod backoff;
 mod changes;
 mod claim;

@@ -28,7 +28,7 @@ const MOST_WAITING: usize = 1_000;
 impl<B: Backend> Step<'_, B> {
     /// Loads the rows of jobs, of those that are there and can be decoded: one that cannot must not
     /// hide the others.
-    async fn load_readable(&mut self, ids: &[JobId]) -> Result<()> {
+    pub(crate) async fn load_readable(&mut self, ids: &[JobId]) -> Result<()> {
         match self.load_jobs(ids.iter().copied()).await {
             Err(error) if error.unreadable_job().is_some() => {}
             other => return other,

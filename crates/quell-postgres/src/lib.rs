@@ -20,6 +20,7 @@ mod calls;
 
 mod alerts;
 mod backend;
+mod backlog;
 mod bounded;
 mod checkup;
 mod commit;

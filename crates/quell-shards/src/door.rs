@@ -15,11 +15,11 @@ use quell_core::schedule::{
     RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule,
 };
 use quell_core::{
-    AlertName, Attempt, Batch, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
-    ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lease,
-    NextDue, Now, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WorkerId, lacks, no_such_job,
+    AlertName, Attempt, Backlog, BacklogOf, Batch, Claim, Claimed, Counts, Effect, EffectName,
+    Error, ErrorKind, ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
+    Key, Lease, NextDue, Now, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
+    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WorkerId, lacks, no_such_job,
 };
 
 use crate::answers::SettledAnswers;
@@ -324,6 +324,10 @@ impl<D: Directory> Steps for Sharded<D> {
         }
         let asked = queues.iter().map(|(queue, tasks)| Steps::next_due(self, now, queue, tasks));
         of_those_that_answer(join_all(asked).await)
+    }
+
+    async fn backlog(&self, now: Now, of: &BacklogOf) -> Result<Backlog> {
+        self.backlog_of_each(now, of).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -10,6 +10,7 @@
 //! Invariant: a shard that is away delays and fails only what is on it (R39).
 
 mod answers;
+mod backlog;
 mod dead;
 mod directory;
 mod door;

@@ -16,8 +16,9 @@ use quell_core::history::Sink;
 use quell_core::part::{Ids, Notifications};
 use quell_core::touched::Needs;
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken, NextDue, Now,
-    Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, Timestamp, WakeHub,
+    Backlog, BacklogOf, Batch, Capabilities, Claim, Claimed, EndHub, Job, JobId, Lease, LeaseToken,
+    NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, Timestamp,
+    WakeHub,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Removal, Row, RowName, Scan, Seen, Taken,
@@ -26,6 +27,7 @@ use quell_engine::{
 use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
+use crate::backlog::read_backlog;
 use crate::checkup::read_checkup;
 use crate::clock::HostClock;
 use crate::counts::{LaneState, read_counts};
@@ -364,6 +366,17 @@ impl Backend for SqliteBackend {
         let asked = Asked { queue, tasks, worker: None, limit: 0 };
         let line = self.look(now, &asked).await?.line;
         Ok((!line.settings.is_strict()).then(|| line.next()))
+    }
+
+    async fn hot_backlog(&self, now: Now, of: &BacklogOf) -> Result<Option<Backlog>> {
+        if !self.has_hot_paths {
+            return Ok(None);
+        }
+        let mut begun = self.begin(now.into(), Access::Read).await?;
+        let (db, names) = begun.tx.parts();
+        let backlog = read_backlog(db, names, begun.now, of).await;
+        self.give_up(begun.tx).await;
+        backlog.map(Some)
     }
 
     /// Removes expired dedup keys where there are many and nothing else is old: a caller that triggers with

@@ -17,6 +17,7 @@
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
 mod backend;
+mod backlog;
 mod backup;
 mod checkup;
 mod clock;

@@ -43,6 +43,9 @@ struct Session {
     /// None where everything is permitted, as no token is asked for.
     #[serde(default)]
     scopes: Option<Vec<String>>,
+    /// What the token is limited to; of none, to nothing.
+    #[serde(default)]
+    tasks: Vec<String>,
     /// The end of a browser's session; none of a token.
     #[serde(default)]
     expires_at: Option<String>,
@@ -159,6 +162,11 @@ impl Visit {
 
     pub(crate) fn may_trigger(&self, task: &str) -> bool {
         self.0.session.may_trigger(task) && !self.site().is_read_only()
+    }
+
+    /// Whether the caller sees some tasks only, and so nothing that several tasks share.
+    pub(crate) fn is_of_some_tasks(&self) -> bool {
+        !self.0.session.tasks.is_empty()
     }
 
     /// Why the caller may not do what a scope permits.

@@ -15,6 +15,10 @@
 //! # }
 //! ```
 
-pub use quell_core::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use quell_core::backlog::Waiting;
+pub use quell_core::{
+    Backlog, PartitionBacklog, PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo,
+    TaskSettings,
+};
 
 pub use crate::operator::queues::Queue;

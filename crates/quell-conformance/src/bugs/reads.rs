@@ -54,6 +54,21 @@ pub(super) const BUGS: &[Bug] = &[
         ..Bug::new("LeadsNowhere", 15, "dedup and idempotency keys lead to no job")
     },
     Bug {
+        suite: &[
+            "r31_partitions_are_listed_by_what_waits_in_them",
+            "r11_r31_a_job_that_waits_for_its_key_is_in_the_backlog",
+            "r31_a_look_at_a_backlog_is_bounded_and_hides_no_line",
+        ],
+        bends: &[Bend::Answer(|_, _, _, answer| {
+            let mut answer = answer?;
+            if let Answer::Backlog(backlog) = &mut answer {
+                backlog.partitions.iter_mut().for_each(|one| one.waiting.later += 1);
+            }
+            Ok(answer)
+        })],
+        ..Bug::new("MiscountsBacklogs", 31, "a partition has a job more than waits in it")
+    },
+    Bug {
         suite: &["r25_the_first_and_the_last_attempts_are_kept"],
         bends: &[Bend::Answer(|_, _, _, answer| {
             let mut answer = answer?;

@@ -11,9 +11,9 @@ use quell_core::idempotency::Idempotency;
 use quell_core::job::Adjustment;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
-    AlertName, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease, NewTrigger,
-    Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
-    TaskSettings, Timestamp, TriggerId,
+    AlertName, BacklogOf, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
+    NewTrigger, Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName,
+    Settlement, Store, TaskSettings, Timestamp, TriggerId,
 };
 
 use crate::Rig;
@@ -385,6 +385,7 @@ fn looks() -> Vec<Case> {
     vec![
         reads("next_due", step!(|s, t| s.next_due(Some(t), &queue(), &[task("t")]).await?)),
         reads("peek", step!(|s, t| s.peek(Some(t), &[(queue(), Arc::from([task("t")]))]).await?)),
+        reads("backlog", step!(|s, t| s.backlog(Some(t), &BacklogOf::new(queue())).await?)),
         reads("queues", step!(|s, t| s.queues().await?)),
         reads("tasks", step!(|s, t| s.tasks().await?)),
         reads("result", step!(|s, t, j| s.result(j).await?)),

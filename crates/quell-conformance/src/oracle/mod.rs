@@ -23,10 +23,10 @@ use quell_core::heartbeat::Heartbeat;
 use quell_core::part::Ids;
 use quell_core::window::Thresholds;
 use quell_core::{
-    AlertName, AlertState, Claim, DeadExport, Draw, EffectName, ExplainTarget, JobFilter, JobId,
-    Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt,
-    Retention, Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups,
-    WorkerId,
+    AlertName, AlertState, BacklogOf, Claim, DeadExport, Draw, EffectName, ExplainTarget,
+    JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Retention, Settlement, Store, TaskName, TaskSettings, Timestamp,
+    TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::effort;
@@ -377,6 +377,8 @@ impl Pair {
             }
         }
         self.same_leads(op).await?;
+        let of = BacklogOf::new(queue_number(0)).partitions(2);
+        ask!(self, op, backlog(Some(self.now), &of));
         self.same_dead(op).await?;
         // Where queues have nothing to do with each other, the other one is empty.
         let queues = if self.store.capabilities().across_queues { 2 } else { 1 };

@@ -177,6 +177,11 @@ macro_rules! rule_tests {
                     r26_illegal_moves_are_refused,
                     jobs_are_listed_page_by_page needs Listing,
                 ]
+                backlog: [
+                    r31_partitions_are_listed_by_what_waits_in_them needs Priorities AcrossQueues,
+                    r11_r31_a_job_that_waits_for_its_key_is_in_the_backlog,
+                    r31_a_look_at_a_backlog_is_bounded_and_hides_no_line needs Priorities,
+                ]
                 leads: [
                     r15_a_dedup_and_an_idempotency_key_lead_to_their_job needs Dedup,
                     r15_a_key_of_any_task_leads_to_the_newest_job needs Dedup,

@@ -9,6 +9,7 @@ pub mod absorb;
 pub mod accept;
 pub mod adjust;
 pub mod alerts;
+pub mod backlog;
 pub mod capability;
 pub mod closed;
 pub mod closed_crowd;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Batch, Capabilities, Claim, Draw, EndNotification, ErrorKind, JobFilter, JobId,
-    JobState, Lease, LeaseToken, MemoryStore, NewTrigger, Operation, OperationKind, Outcome,
+    Answer, BacklogOf, Batch, Capabilities, Claim, Draw, EndNotification, ErrorKind, JobFilter,
+    JobId, JobState, Lease, LeaseToken, MemoryStore, NewTrigger, Operation, OperationKind, Outcome,
     Payload, QueueName, Receipt, Redrive, Result, Settlement, Store, TaskName, Timestamp, WakeHub,
     Wakeups, WorkerId,
 };
@@ -102,6 +102,7 @@ async fn an_operation_and_its_answer_cross_a_wire() {
         },
         Operation::Jobs { filter: JobFilter { queue: Some(queue()), ..JobFilter::default() } },
         Operation::Peek { queues: vec![(queue(), claim().tasks)] },
+        Operation::Backlog { of: BacklogOf::new(queue()) },
         Operation::Overview {},
     ];
     for operation in operations {

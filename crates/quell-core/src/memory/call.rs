@@ -47,6 +47,9 @@ impl MemoryStore {
             Operation::Peek { queues } => Answer::Peek(self.step(now, |state| {
                 queues.iter().map(|(queue, tasks)| state.next_due(queue, tasks)).collect()
             })),
+            Operation::Backlog { of } => {
+                Answer::Backlog(self.step(now, |state| state.backlog(&of)))
+            }
             Operation::Queues {} => Answer::Queues(self.locked().limits.queues()),
             Operation::SetQueue { queue, settings } => {
                 settings.validate()?;

@@ -11,6 +11,7 @@
 
 mod adjust;
 mod alerts;
+mod backlog;
 mod call;
 mod dead;
 mod effects;

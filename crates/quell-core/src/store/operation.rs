@@ -21,12 +21,12 @@ use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::{Steps, Trouble};
 use crate::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadExport, DeadFilter,
-    Effect, EffectName, EndNotification, Error, ErrorKind, ExpiredLease, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lease, Location, NextDue, Now,
-    Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups,
-    WorkerId,
+    AlertName, Attempt, Backlog, BacklogOf, Batch, Capabilities, Claim, Claimed, Counts,
+    DeadExport, DeadFilter, Effect, EffectName, EndNotification, Error, ErrorKind, ExpiredLease,
+    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lease, Location,
+    NextDue, Now, Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJob,
+    UnreadablePage, Wakeups, WorkerId,
 };
 
 /// A call of a store: resolves to its answer.
@@ -142,6 +142,7 @@ macro_rules! with_operations {
             Write reap(now) Reap { limit: own usize } -> Vec<ExpiredLease>;
             Read next_due(now) NextDue { queue: lent QueueName, tasks: all TaskName } -> NextDue;
             Read peek(now) Peek { queues: all (QueueName, Arc<[TaskName]>) } -> Vec<NextDue>;
+            Read backlog(now) Backlog { of: lent BacklogOf } -> Backlog;
             Read queues() Queues {} -> Vec<QueueInfo>;
             Write set_queue() SetQueue { queue: lent QueueName, settings: lent QueueSettings } -> ();
             Write replace_queue() ReplaceQueue { queue: lent QueueName, known: maybe QueueSettings, settings: lent QueueSettings } -> bool;

@@ -139,6 +139,7 @@ impl Operation {
             Operation::Flush { task, key } | Operation::CancelKey { task, key } => {
                 Scope::of([Root::Key(task.clone(), key.clone())])
             }
+            Operation::Backlog { of } => Scope::of([Root::Queue(of.queue.clone())]),
             Operation::SetQueue { queue, .. }
             | Operation::ReplaceQueue { queue, .. }
             | Operation::DeleteQueue { queue } => Scope::of([Root::Queue(queue.clone())]),

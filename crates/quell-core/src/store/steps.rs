@@ -14,10 +14,11 @@ use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::lacks;
 use crate::{
-    AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadJobs, Effect, EffectName, Error,
-    ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lease,
-    NextDue, Now, Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJobs, WorkerId,
+    AlertName, Attempt, Backlog, BacklogOf, Batch, Claim, Claimed, Counts, DeadJobs, Effect,
+    EffectName, Error, ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
+    Key, Lease, NextDue, Now, Payload, Pruned, QueueName, Receipt, Redrive, Renewal, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp, UnreadableJobs,
+    WorkerId,
 };
 
 /// A store that has a method for each [`Operation`](crate::Operation): its [`Store::call`] is
@@ -114,6 +115,10 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
         }
         Ok(next)
     }
+
+    /// The partitions of a queue with the most waiting jobs (R31): how many wait and run in each, and
+    /// since when. It looks at a limited number of jobs, however many wait, and reads no payload.
+    async fn backlog(&self, now: Now, of: &BacklogOf) -> Result<Backlog>;
 
     /// The queues there are, with their settings.
     async fn queues(&self) -> Result<Vec<QueueInfo>>;

@@ -30,6 +30,10 @@ impl PostgresBackend {
                 };
                 Answer::Explain(reading!(self, long, |reader| reader.explain(now, target))?)
             }
+            Operation::Backlog { of } => {
+                let now = self.peek_clock(self.asked(now)).await?;
+                Answer::Backlog(reading!(self, long, |reader| reader.backlog(now, of))?)
+            }
             Operation::Attempts { id } => {
                 Answer::Attempts(reading!(self, |reader| reader.attempts(*id))?)
             }

@@ -14,7 +14,7 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome,
+    BacklogOf, Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome,
     PartitionOrder, Payload, Pruned, QueueName, QueueSettings, Rate, Redrive, Retention,
     Settlement, Store, TaskName, Timestamp, When,
 };
@@ -623,6 +623,32 @@ async fn r15_an_explanation_reads_no_jobs_without_a_key() {
     let (few, many) = (explained_beside(100).await, explained_beside(2_000).await);
     assert_eq!(few.0, many.0, "scripts");
     assert!(many.1 < few.1 + 2_000, "{} bytes beside 2,000 jobs, {} beside 100", many.1, few.1);
+}
+
+/// What a look at 100 of this number of waiting jobs reads: scripts and bytes.
+async fn backlog_of(jobs: u64) -> (BTreeMap<String, u64>, u64) {
+    let mut server = Server::start().await;
+    let one = |number: u64| {
+        let partition = (number % 4 > 0).then(|| key(&format!("p{}", number % 4)));
+        NewTrigger { partition, ..later(number) }
+    };
+    for round in 0..jobs / 100 {
+        server.trigger((0..100).map(|number| one(100 * round + number)).collect()).await;
+    }
+    server.calls();
+    let before = server.sent();
+    let of = BacklogOf::new(queue()).entries(100);
+    let backlog = server.store.backlog(Some(Rig::START), &of).await.unwrap();
+    let looked: u64 = backlog.partitions.iter().map(|one| one.waiting.jobs()).sum();
+    assert!(!backlog.is_whole && (1..=100).contains(&looked), "{backlog:?}");
+    (server.scripts(), server.sent() - before)
+}
+
+#[tokio::test]
+async fn r31_a_look_at_a_backlog_costs_the_same_however_long_it_is() {
+    let (few, many) = (backlog_of(300).await, backlog_of(5_000).await);
+    assert_eq!(few.0, many.0, "scripts");
+    assert!(many.1 < few.1 + 1_000, "{} bytes of 5,000 jobs, {} of 300", many.1, few.1);
 }
 
 /// What explanations of a dedup and of an idempotency key read: scripts and bytes.

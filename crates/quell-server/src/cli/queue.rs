@@ -13,13 +13,15 @@ use super::pause::{Paused, get, post, print_paused};
 use super::source::{Source, ask, join, print_json, read_store};
 use super::text::{rows, table};
 use crate::config::queues::patched;
-use crate::view::{DeletedQueue, Queue, Queues};
+use crate::view::{DeletedQueue, Partitions, Queue, Queues};
 
 /// `quell queue …`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the queues with their settings.
     List(Source),
+    /// List the partitions of a queue with the most waiting jobs.
+    Partitions(QueueArgs),
     /// Change settings of a queue; makes it where there is none.
     Set(SetArgs),
     /// Let nothing of a queue start.
@@ -109,6 +111,7 @@ fn rate(text: &str) -> Result<Value, String> {
 pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         Command::List(source) => list_queues(&source, out),
+        Command::Partitions(args) => list_partitions(&args, out),
         Command::Set(args) => {
             let fields = [
                 ("concurrency", args.concurrency),
@@ -126,6 +129,33 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Resume(args) => set_paused(&args, None, out),
         Command::Delete(args) => delete(&args, out),
     }
+}
+
+fn list_partitions(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (name, source) = (args.name.as_str(), &args.source);
+    let answer: Partitions = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let queue = quell.queue(name);
+            queue.settings().await?.with_context(|| format!("there is no queue {name}"))?;
+            Ok(Partitions::from(&queue.backlog().await?))
+        })?,
+        None => {
+            let url = join(&source.server, &["v1", "queues", name, "partitions"])?;
+            ask(&source.server, |client| client.get(url))?
+        }
+    };
+    if source.json {
+        return print_json(&answer, out);
+    }
+    let columns = ["partition", "due", "later", "running", "first_due"];
+    out.write_all(table(columns, &rows(&answer.partitions)).as_bytes())?;
+    if !answer.whole {
+        writeln!(
+            out,
+            "There may be more: a look reads 10,000 waiting jobs and shows 50 partitions."
+        )?;
+    }
+    Ok(())
 }
 
 fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -314,6 +314,7 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .merge(of_large)
         .routes(routes!(queues::list))
         .routes(routes!(queues::show, queues::put, queues::patch, queues::delete))
+        .routes(routes!(queues::partitions))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
         .routes(routes!(tasks::list))

@@ -1,7 +1,7 @@
 //! Queues as operators set them, live (R31–R33).
 
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use quell::QueueName;
 use quell::queue::{QueueInfo, QueueSettings};
@@ -76,6 +76,37 @@ pub(super) async fn show(
     let name = QueueName::new(name)?;
     let settings = known(&api, &name).await?;
     Ok(tagged(shown(&name, settings)))
+}
+
+/// `GET /v1/queues/{name}/partitions`.
+#[utoipa::path(
+    get,
+    path = "/v1/queues/{name}/partitions",
+    tag = "queues",
+    operation_id = "queues_partitions",
+    summary = "List the partitions of a queue with the most waiting jobs.",
+    description = "At most 50 partitions, from at most 10,000 waiting jobs: of a longer backlog those that \
+                   are due first, of each task and priority. `whole` is false then.",
+    params(
+        ("name" = String, Path, description = "The queue."),
+    ),
+    responses((status = 200, body = view::Partitions, description = "Done."), Refused),
+)]
+pub(super) async fn partitions(
+    State(api): State<Api>,
+    Extension(access): Extension<Access>,
+    Path(name): Path<String>,
+) -> Result<Json<view::Partitions>, ApiError> {
+    let name = QueueName::new(name)?;
+    // Partitions are of all tasks of the queue.
+    if !access.grant().limits().tasks.is_empty() {
+        let message =
+            "the token is limited to some tasks, and the queue's partitions have others, too";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "authorization", message));
+    }
+    known(&api, &name).await?;
+    let backlog = api.quell.queue(name.as_str()).backlog().await?;
+    Ok(Json(view::Partitions::from(&backlog)))
 }
 
 /// `PUT /v1/queues/{name}`: these settings and no others.

@@ -96,6 +96,7 @@ const RULES: &[(&str, Rule)] = &[
     ("overview_show", right(Right::Read, Objects::Filtered)),
     ("queues_delete", right(Right::Admin, Objects::Queue)),
     ("queues_list", right(Right::Read, Objects::Filtered)),
+    ("queues_partitions", right(Right::Read, Objects::Queue)),
     ("queues_patch", right(Right::Admin, Objects::Queue)),
     ("queues_pause", right(Right::Operate, Objects::Queue)),
     ("queues_pause_task", right(Right::Operate, Objects::Task)),

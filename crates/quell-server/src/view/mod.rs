@@ -6,6 +6,7 @@ mod action;
 mod activity;
 mod alert;
 mod audit;
+mod backlog;
 mod codes;
 mod dead;
 mod done;
@@ -27,6 +28,7 @@ pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
 pub use activity::{KeyActivity, TaskHabits, TookGroup};
 pub use alert::{Alert, Alerts};
 pub use audit::{AuditEntries, AuditEntry};
+pub use backlog::{Partition, Partitions};
 pub use codes::{Health, ImportedJob, MissedTicks, Outcome, State, TickCause, Trace};
 pub use dead::{
     Cause, Causes, DeadJobs, Exports, Imported, Redriven, Swept, Unreadable, UnreadableJob,

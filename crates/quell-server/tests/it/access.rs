@@ -273,7 +273,7 @@ async fn a_revoked_token_fails_at_once_and_tokens_are_changed_over_http() {
 }
 
 /// What a tenant may ask for, of all, of its own and of another's.
-const READS: [&str; 32] = [
+const READS: [&str; 34] = [
     "/v1/jobs",
     "/v1/jobs?payload=true",
     "/v1/jobs?task=umbrella.mail",
@@ -294,6 +294,8 @@ const READS: [&str; 32] = [
     "/v1/dead/unreadable",
     "/v1/queues",
     "/v1/queues/umbrella",
+    "/v1/queues/umbrella/partitions",
+    "/v1/queues/acme/partitions",
     "/v1/tasks",
     "/v1/tasks/umbrella.mail",
     "/v1/tasks/umbrella.mail/windows",

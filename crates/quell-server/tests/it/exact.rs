@@ -177,6 +177,23 @@ fn r15_keys_of_each_kind_are_explained_by_the_command() {
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
 
+#[test]
+fn r31_partitions_are_listed_by_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = start(folder.path());
+    let store = format!("sqlite://{}", folder.path().join("q.db").display());
+    let payload = json!({ "customer": "a" }).to_string();
+    printed(&process.ask(&["trigger", "build", &payload]));
+    for source in [vec![], vec!["--store", &store]] {
+        let ask =
+            |args: &[&str]| process.ask(&[&["queue", "partitions"], args, &source[..]].concat());
+        let shown = printed(&ask(&["default"]));
+        assert!(shown.starts_with("PARTITION") && shown.contains("FIRST_DUE"), "{shown}");
+        let (succeeded, shown) = text(&ask(&["none"]));
+        assert!(!succeeded && shown.contains("no"), "{shown}");
+    }
+}
+
 /// A proxy's login page is no answer, whatever its status.
 #[test]
 fn a_server_that_is_not_quells_is_an_error() {

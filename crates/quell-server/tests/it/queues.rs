@@ -32,6 +32,32 @@ async fn send(served: &Served, method: Method, path: &str, body: &str) -> (u16, 
 }
 
 #[tokio::test]
+async fn r31_partitions_of_a_queue_are_listed_by_what_waits_in_them() {
+    let served = serve(TASKS).await;
+    assert_eq!(served.post("/v1/queues/default/pause", "").await.0, 200);
+    for customer in ["a", "b/c", "b/c"] {
+        served.trigger("now", &json!({ "customer": customer }).to_string()).await;
+    }
+    let later = r#"{"payload":{"customer":"a"},"delay":"1h"}"#;
+    for _ in 0..2 {
+        assert_eq!(served.post("/v1/tasks/now/triggers", later).await.0, 202);
+    }
+    let (status, listed) = served.get("/v1/queues/default/partitions").await;
+    assert_eq!((status, &listed["whole"]), (200, &json!(true)), "{listed}");
+    let partitions = listed["partitions"].as_array().unwrap();
+    let shown = partitions.iter().map(|one| {
+        let waits = (one["due"].as_u64().unwrap(), one["later"].as_u64().unwrap());
+        (one["partition"].as_str().unwrap(), waits, one["running"].as_u64().unwrap())
+    });
+    assert_eq!(shown.collect::<Vec<_>>(), [("a", (1, 2), 0), ("b/c", (2, 0), 0)]);
+    let first = partitions[0]["first_due"].as_str().unwrap().parse::<jiff::Timestamp>();
+    let now = listed["now"].as_str().unwrap().parse::<jiff::Timestamp>();
+    assert!(first.unwrap() <= now.unwrap(), "{listed}");
+    assert_eq!(served.get("/v1/queues/none/partitions").await.0, 404);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
     let served = serve(TASKS).await;
     let (_, listed) = served.get("/v1/queues").await;

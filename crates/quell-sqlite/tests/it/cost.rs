@@ -13,9 +13,9 @@ use quell_core::edge::Edge;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    AlertName, AlertState, Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome,
-    PartitionOrder, Payload, QueueSettings, Rate, Receipt, Redrive, Retention, ScheduleName, Store,
-    TaskSettings,
+    AlertName, AlertState, BacklogOf, Batch, DeadFilter, DeadPlace, ExplainTarget, Fold,
+    NewTrigger, Outcome, PartitionOrder, Payload, QueueSettings, Rate, Receipt, Redrive, Retention,
+    ScheduleName, Store, TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -203,6 +203,7 @@ async fn a_days_work(scene: &Scene) {
         rig.explain(&ExplainTarget::IdempotencyKey { task, key }).await;
     }
     rig.next_due().await;
+    rig.store.backlog(Some(rig.now()), &BacklogOf::new(queue())).await.unwrap();
     let schedule = every(Duration::from_secs(10));
     let (name, now) = (&schedule.name, rig.now());
     rig.store.set_schedule(Some(now), &schedule).await.unwrap();

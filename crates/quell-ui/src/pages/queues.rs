@@ -66,6 +66,10 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
         context! { name => field, label, kind, value => texts.get(field).unwrap_or_default() }
     });
     let former = former(&visit, &name, &queue).await?;
+    let partitions = match visit.is_of_some_tasks() {
+        true => None,
+        false => visit.get_if_seen(&format!("{}/partitions", at(&name))).await?,
+    };
     let own = context! {
         queue => shown(&queue),
         tag,
@@ -73,6 +77,7 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
         states => STATES,
         fields => fields.to_vec(),
         former,
+        partitions => partitions.as_ref().map(shown),
         here => visit.url(&format!("/queues/{}", encode(&name))),
     };
     page(&visit, "queues", &format!("Queue {name}"), "queue", own)

@@ -3,7 +3,8 @@
 //! Settings live in the store, so that each process sees them, and take hold at the next claim.
 
 use quell_core::{
-    Error, ErrorKind, QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName, TaskSettings,
+    Backlog, BacklogOf, Error, ErrorKind, QueueInfo, QueueName, QueueSettings, Result, TaskInfo,
+    TaskName, TaskSettings,
 };
 
 use crate::{Quell, Task};
@@ -176,6 +177,16 @@ impl Queue<'_> {
         let name = self.name()?;
         let known = self.quell.queues().await?.into_iter().find(|queue| queue.name == *name);
         Ok(known.map(|queue| queue.settings))
+    }
+
+    /// Its partitions with the most waiting jobs, 50 at most: how many wait and run in each. The look is
+    /// bounded, so of a long backlog it sees a part and says so.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn backlog(&self) -> Result<Backlog> {
+        let of = BacklogOf::new(self.name()?.clone());
+        self.quell.store().backlog(self.quell.clock().store_time(), &of).await
     }
 
     /// Sets it, in place of what was set before (R32); makes it where there is none.

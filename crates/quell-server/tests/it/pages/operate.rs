@@ -89,6 +89,31 @@ async fn r33_a_queue_is_paused_and_resumed_by_its_page() {
 }
 
 #[tokio::test]
+async fn r31_the_page_of_a_queue_shows_its_partitions_by_what_waits() {
+    let scene = Scene::new().await;
+    let limits =
+        json!({ "partition_concurrency": 2, "partition_rate": { "limit": 7, "period": "1m" } });
+    let (status, reply) =
+        scene.api("admin", Method::PATCH, "/v1/queues/default", Some(limits)).await;
+    assert_eq!(status, 200, "{reply}");
+    for repo in ["a/b", "a/b", "c"] {
+        let body = json!({ "payload": { "repo": repo }, "debounce": false, "delay": "1h" });
+        scene.post("/v1/tasks/build/triggers", body).await;
+    }
+    let page = scene.page("read", "/queues/default").await.page;
+    let rows: Vec<_> = page.tags("tr").filter_map(|tag| tag.get("data-partition")).collect();
+    assert_eq!(rows, ["a/b", "c"]);
+    let link = "/jobs?queue=default&partition=a%2Fb";
+    assert!(page.tags("a").any(|tag| tag.get("href") == Some(link)), "{}", page.text());
+    let text = page.text();
+    assert!(text.contains("0 of 2") && text.contains("7 in 1m"), "{text}");
+    let listed = scene.page("read", link).await.page;
+    let jobs = listed.tags("tr").filter(|tag| tag.get("data-job").is_some());
+    assert_eq!(jobs.count(), 2, "the link leads to the jobs of the partition");
+    scene.stop().await;
+}
+
+#[tokio::test]
 async fn r36_a_schedule_is_fired_backfilled_and_paused_by_its_page() {
     let scene = Scene::new().await;
     let page = scene.page("admin", "/schedules/nightly").await.page;
