@@ -19,8 +19,6 @@ use crate::visit::Visit;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'";
-/// Where the API has its login.
-const LOGIN: &str = "/login";
 
 /// What a page's handler returns.
 pub(crate) type Answer = Result<Response, Refusal>;
@@ -107,9 +105,10 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (visit, refused) = *self.0;
         let Refused { status, message, field, id } = refused;
-        if status == StatusCode::UNAUTHORIZED {
+        if let (StatusCode::UNAUTHORIZED, Some(url)) = (status, visit.site().login()) {
             let next = text::encode(&login_path(&visit.after_login()));
-            let login = go(&format!("{LOGIN}?next={next}"));
+            let mark = if url.contains('?') { '&' } else { '?' };
+            let login = go(&format!("{url}{mark}next={next}"));
             return login.unwrap_or_else(|_| StatusCode::UNAUTHORIZED.into_response());
         }
         // A redirect of the API is none of these pages.
@@ -132,6 +131,7 @@ fn login_path(path: &str) -> String {
 
 fn title(status: StatusCode) -> &'static str {
     match status {
+        StatusCode::UNAUTHORIZED => "Not logged in",
         StatusCode::FORBIDDEN => "Not permitted",
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::CONFLICT => "Not possible now",

@@ -87,7 +87,7 @@ impl Assets {
         );
         let styles =
             concat!(include_str!("../assets/page.css"), include_str!("../assets/overview.css"),);
-        let icon = include_str!("../assets/icon.svg");
+        let icon = crate::ICON;
         Assets {
             script: Asset::new("page", "js", "text/javascript; charset=utf-8", script),
             styles: Asset::new("page", "css", "text/css; charset=utf-8", styles),

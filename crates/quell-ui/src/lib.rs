@@ -32,6 +32,9 @@ mod visit;
 
 pub use site::Page;
 
+/// The icon, an SVG image: for a page of its own, such as a login.
+pub const ICON: &str = include_str!("../assets/icon.svg");
+
 /// The README's examples run as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

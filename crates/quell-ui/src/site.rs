@@ -42,6 +42,8 @@ struct Settings {
     hook: Option<Hook>,
     carried: Vec<Carry>,
     traces: Option<String>,
+    login: Option<String>,
+    logout: Option<String>,
 }
 
 impl Page {
@@ -58,7 +60,8 @@ impl Page {
     {
         let api = Api::new(api);
         let (read_only, carried) = (false, Vec::new());
-        let site = Settings { api, read_only, prefix: None, hook: None, carried, traces: None };
+        let (prefix, hook, traces, login, logout) = (None, None, None, None, None);
+        let site = Settings { api, read_only, prefix, hook, carried, traces, login, logout };
         Page { site }
     }
 
@@ -75,6 +78,21 @@ impl Page {
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         self.site.prefix = Some(prefix.trim_end_matches('/').to_owned());
+        self
+    }
+
+    /// Where browsers log in, such as `/login`: a path or an address, which gets the parameter `next` with the
+    /// path to go on to. Without one, who is not logged in gets a page that says so.
+    #[must_use]
+    pub fn login(mut self, url: impl Into<String>) -> Self {
+        self.site.login = Some(url.into());
+        self
+    }
+
+    /// Where browsers log out, such as `/logout`, by a POST. Without one, pages have no button for it.
+    #[must_use]
+    pub fn logout(mut self, url: impl Into<String>) -> Self {
+        self.site.logout = Some(url.into());
         self
     }
 
@@ -160,6 +178,16 @@ impl Site {
     /// The path below which the pages are, where it is given.
     pub(crate) fn given_prefix(&self) -> Option<&str> {
         self.settings.prefix.as_deref()
+    }
+
+    /// Where browsers log in.
+    pub(crate) fn login(&self) -> Option<&str> {
+        self.settings.login.as_deref()
+    }
+
+    /// Where browsers log out.
+    pub(crate) fn logout(&self) -> Option<&str> {
+        self.settings.logout.as_deref()
     }
 
     /// Where a trace is shown.

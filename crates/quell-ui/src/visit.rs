@@ -46,6 +46,8 @@ struct Session {
     /// What the token is limited to; of none, to nothing.
     #[serde(default)]
     tasks: Vec<String>,
+    #[serde(default)]
+    queues: Vec<String>,
     /// The end of a browser's session; none of a token.
     #[serde(default)]
     expires_at: Option<String>,
@@ -169,6 +171,25 @@ impl Visit {
         !self.0.session.tasks.is_empty()
     }
 
+    /// Whether the caller sees some tasks or queues only, and so nothing that is of all of them.
+    pub(crate) fn is_limited(&self) -> bool {
+        let Session { tasks, queues, .. } = &self.0.session;
+        !tasks.is_empty() || !queues.is_empty()
+    }
+
+    /// What the API has of all tasks and queues at a path, for callers with a scope; nothing for others. Those
+    /// are not asked for: a refusal is on record, as if the caller had wanted it.
+    pub(crate) async fn get_of_all(
+        &self,
+        scope: &str,
+        path: &str,
+    ) -> Result<Option<Value>, Refusal> {
+        if self.is_limited() || !self.may(scope) {
+            return Ok(None);
+        }
+        self.get_if_seen(path).await
+    }
+
     /// Why the caller may not do what a scope permits.
     pub(crate) fn lack(&self, scope: &str) -> String {
         if self.site().is_read_only() && !matches!(scope, "read" | "payload") {
@@ -284,7 +305,7 @@ impl Visit {
             session => context! {
                 name => inner.session.name.as_deref(),
                 scopes => inner.session.scopes.as_ref().map(|scopes| scopes.join(", ")),
-                is_browser => inner.session.expires_at.is_some(),
+                logout => self.site().logout().filter(|_| inner.session.expires_at.is_some()),
             },
         }
     }

@@ -212,6 +212,7 @@ pub fn hosts(addresses: impl Iterator<Item = SocketAddr>, more: Vec<String>) -> 
 pub fn router(api: Api) -> Router {
     let routes = api_router(api.clone());
     let page = quell_ui::Page::new(routes.clone()).carry::<Peer>();
+    let page = page.login(session::PAGE).logout(session::LOGOUT);
     let page = match &api.trace_url {
         Some(url) => page.traces(url),
         None => page,

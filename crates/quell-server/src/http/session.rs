@@ -32,13 +32,13 @@ use crate::access::{Begun, Digest, NewSession};
 use crate::view::{self, Caller};
 
 /// The login page.
-const PAGE: &str = "/login";
+pub(super) const PAGE: &str = "/login";
 /// Its styles.
 const STYLES: &str = "/login.css";
 /// The picture of all pages, at the path where browsers look for it.
 const ICON: &str = "/favicon.ico";
 /// Where its form to log out goes.
-const LOGOUT: &str = "/logout";
+pub(super) const LOGOUT: &str = "/logout";
 /// The largest body of a login, in bytes.
 const MAX_BODY: usize = 8 << 10;
 /// The longest path to go to, in bytes.
@@ -68,7 +68,7 @@ pub(super) fn pages() -> Router<Api> {
     Router::new()
         .route(PAGE, get(login))
         .route(STYLES, get(async || ([(CONTENT_TYPE, "text/css")], include_str!("login.css"))))
-        .route(ICON, get(async || ([(CONTENT_TYPE, "image/svg+xml")], include_str!("icon.svg"))))
+        .route(ICON, get(async || ([(CONTENT_TYPE, "image/svg+xml")], quell_ui::ICON)))
         .route(LOGOUT, post(logout))
 }
 

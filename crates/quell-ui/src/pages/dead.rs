@@ -47,7 +47,7 @@ async fn list(visit: Visit) -> Answer {
     };
     let tasks: Value = visit.get("/v1/tasks").await?;
     let queues: Value = visit.get("/v1/queues").await?;
-    let unreadable = visit.get_if_seen("/v1/dead/unreadable?limit=50").await?;
+    let unreadable = visit.get_of_all("read", "/v1/dead/unreadable?limit=50").await?;
     let here = |fields: &Fields| visit.url(&format!("/dead?{}", fields.encode()));
     let next = page["next_before"].as_str();
     // Actions do not choose by the time of death.

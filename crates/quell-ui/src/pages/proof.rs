@@ -17,9 +17,13 @@ pub(crate) fn routes() -> Router<Site> {
 
 /// `GET /proof`.
 async fn proof(visit: Visit) -> Answer {
-    let reply = visit.ask(Call::get("/v1/proof")).await?;
-    let is_recorded = reply.status != StatusCode::NOT_FOUND;
-    let proof: Option<Value> = if is_recorded { Some(visit.read(&reply)?) } else { None };
+    // A token that is limited is refused, and a refusal is on record as if it had been wanted.
+    let reply = match visit.is_limited() {
+        true => None,
+        false => Some(visit.ask(Call::get("/v1/proof")).await?),
+    };
+    let recorded = reply.filter(|reply| reply.status != StatusCode::NOT_FOUND);
+    let proof: Option<Value> = recorded.map(|reply| visit.read(&reply)).transpose()?;
     let own = context! { proof => proof.as_ref().map(shown) };
     page(&visit, "proof", "Proof", "proof", own)
 }

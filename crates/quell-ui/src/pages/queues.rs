@@ -158,10 +158,8 @@ fn settings(queue: &Value) -> Value {
 /// The settings before the last change, as the audit has them. There are none where the settings were changed
 /// since by another way.
 async fn former(visit: &Visit, name: &str, now: &Value) -> Result<Option<String>, Refusal> {
-    if !visit.may("admin") {
-        return Ok(None);
-    }
-    let Some(audit) = visit.get_if_seen("/v1/audit?limit=200").await? else { return Ok(None) };
+    let audit = visit.get_of_all("admin", "/v1/audit?limit=200").await?;
+    let Some(audit) = audit else { return Ok(None) };
     let path = at(name);
     let entries = audit["entries"].as_array().into_iter().flatten();
     let mut changes = entries.filter(|entry| entry["path"] == path && !entry["after"].is_null());

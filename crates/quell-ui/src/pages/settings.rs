@@ -19,8 +19,8 @@ async fn all(visit: Visit) -> Answer {
     let index: Value = visit.get("/").await?;
     let session = visit.get_if_seen("/v1/session").await?;
     let queues: Value = visit.get("/v1/queues").await?;
-    let alerts = visit.get_if_seen("/v1/alerts").await?;
-    let tokens = if visit.may("admin") { visit.get_if_seen("/v1/tokens").await? } else { None };
+    let alerts = visit.get_of_all("read", "/v1/alerts").await?;
+    let tokens = visit.get_of_all("admin", "/v1/tokens").await?;
     // A server that is not ready says so with 503 and the same body.
     let ready: Value = visit.ask(Call::get("/v1/readyz")).await?.json().unwrap_or_default();
     let own = context! {

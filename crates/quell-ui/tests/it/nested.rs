@@ -39,7 +39,9 @@ fn answer(asked: &Asked, request: &Request) -> Response {
         || headers.get(COOKIE).is_some_and(|cookie| cookie == "open=1");
     let text = match path.as_str() {
         _ if !is_known => return StatusCode::UNAUTHORIZED.into_response(),
-        "/v1/session" => r#"{"name":"ann","scopes":["operate","trigger"]}"#,
+        "/v1/session" => {
+            r#"{"name":"ann","scopes":["operate","trigger"],"expires_at":"2126-01-01T00:00:00Z"}"#
+        }
         "/v1/tasks" => r#"{"tasks":[{"name":"mail","paused":false}]}"#,
         "/v1/tasks/mail" | "/v1/tasks/mail/pause" => r#"{"name":"mail","paused":false}"#,
         "/v1/tasks/mail/windows" => r#"{"jobs":[],"next_before":null}"#,
@@ -78,8 +80,7 @@ async fn below_a_prefix_every_link_has_it() {
             let (_, _, page) = ask(&app, Method::GET, &format!("{below}{path}")).await;
             let links = links(&page);
             assert!(links.len() > 5, "{page}");
-            // The login is the API's.
-            let own = links.iter().filter(|link| *link != "/logout" && !link.starts_with('#'));
+            let own = links.iter().filter(|link| !link.starts_with('#'));
             let wrong: Vec<_> =
                 own.filter(|link| !link.starts_with(&format!("{prefix}/"))).collect();
             assert!(wrong.is_empty(), "{wrong:?}");
@@ -207,7 +208,8 @@ async fn a_form_with_a_million_fields_is_read_no_further_than_its_first_ones() {
 
 #[tokio::test]
 async fn without_a_session_the_browser_goes_to_the_login_and_back() {
-    let app = Router::new().nest("/ops", Page::new(api(&Asked::default())).into_router());
+    let page = Page::new(api(&Asked::default())).login("/sign-in").logout("/sign-out");
+    let app = Router::new().nest("/ops", page.into_router());
     for (method, path, next) in [
         (Method::GET, "/ops/tasks", "%2Fops%2Ftasks"),
         (
@@ -221,8 +223,23 @@ async fn without_a_session_the_browser_goes_to_the_login_and_back() {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         let (status, headers, _) = send(&app, request).await;
         assert_eq!(status, StatusCode::SEE_OTHER, "{path}");
-        assert_eq!(headers[LOCATION], format!("/login?next={next}"), "{path}");
+        assert_eq!(headers[LOCATION], format!("/sign-in?next={next}"), "{path}");
     }
+}
+
+#[tokio::test]
+async fn pages_without_a_login_link_to_none_and_say_who_is_not_logged_in() {
+    let own = Router::new().nest("/ops", Page::new(api(&Asked::default())).into_router());
+    let page = Page::new(api(&Asked::default())).login("/sign-in").logout("/sign-out");
+    let set = Router::new().nest("/ops", page.into_router());
+    let request = Request::get("/ops/tasks").body(Body::empty()).unwrap();
+    let (status, headers, shown) = send(&own, request).await;
+    assert_eq!((status, headers.get(LOCATION)), (StatusCode::UNAUTHORIZED, None));
+    assert!(shown.contains("Not logged in"), "{shown}");
+    let (_, _, shown) = ask(&own, Method::GET, "/ops/tasks").await;
+    assert!(!links(&shown).iter().any(|link| link.contains("/log")), "{shown}");
+    let (_, _, shown) = ask(&set, Method::GET, "/ops/tasks").await;
+    assert!(links(&shown).contains(&"/sign-out".to_owned()), "{shown}");
 }
 
 #[tokio::test]

@@ -160,3 +160,19 @@ async fn who_asks_for_no_html_gets_the_index_of_the_api() {
     assert!(matches!(people.status, 200 | 303), "{}", people.status);
     scene.stop().await;
 }
+
+/// Looking at pages asks for nothing that the caller may not see: a refusal would be on record.
+#[tokio::test]
+async fn pages_of_a_limited_caller_leave_no_refusal_in_the_audit() {
+    let mut scene = Scene::new().await;
+    scene.add("limited", &["admin"], &["build"]).await;
+    for path in ["/settings", "/queues/default", "/dead", "/proof", "/queues", "/tasks"] {
+        let shown = scene.page("limited", path).await;
+        assert_eq!(shown.status, 200, "{path}: {}", shown.page.text());
+    }
+    let audit = scene.get("/v1/audit?limit=200").await;
+    let refused =
+        audit["entries"].as_array().unwrap().iter().filter(|entry| entry["status"] == 403);
+    assert_eq!(refused.count(), 0, "{audit}");
+    scene.stop().await;
+}
