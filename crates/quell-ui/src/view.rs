@@ -39,6 +39,7 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("triggers", include_str!("templates/triggers.html")),
     ("what-if", include_str!("templates/what-if.html")),
     ("workers", include_str!("templates/workers.html")),
+    ("wrong", include_str!("templates/wrong.html")),
 ];
 
 /// The templates with their functions.

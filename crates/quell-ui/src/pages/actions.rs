@@ -9,7 +9,9 @@ use minijinja::context;
 use serde_json::{Map, Value, json};
 
 use super::jobs::{FILTER, matching};
-use crate::answer::{Answer, done, go, page};
+use super::typed::Typed;
+use crate::answer::{Answer, done, go, page, with_status};
+use crate::api::Call;
 use crate::form::{Fields, Form};
 use crate::site::Site;
 use crate::text::encode;
@@ -72,7 +74,11 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
 
 /// `GET /actions/new?…`: the form of an action on the jobs of a filter.
 async fn new(visit: Visit) -> Answer {
-    let query = visit.query();
+    show(&visit, visit.query(), None).await
+}
+
+/// The form of an action with these values, and why it was refused if it was.
+async fn show(visit: &Visit, query: &Fields, typed: Option<&Typed>) -> Answer {
     let filter = query.only(&FILTER);
     if filter.is_empty() {
         let message = "An action needs a filter: choose the jobs first, on the page of jobs.";
@@ -88,10 +94,12 @@ async fn new(visit: Visit) -> Answer {
         filter => filter.encode(),
         kinds => kinds.to_vec(),
         given => view::map(given.map(|name| (name, query.get(name).unwrap_or_default()))),
-        name => suggested(asked),
-        matching => matching(&visit, &filter).await?,
+        name => query.get("name").map_or_else(|| suggested(asked), str::to_owned),
+        matching => if typed.is_some() { None } else { matching(visit, &filter).await? },
+        problem => typed.map(|typed| typed.problem(&["name", "action", "reason", "rate", "priority"])),
     };
-    page(&visit, "actions", "New action", "new-action", own)
+    let status = typed.map_or(StatusCode::OK, |typed| typed.status);
+    with_status(visit, status, "actions", "New action", "new-action", own)
 }
 
 /// What is most likely wanted of jobs in a state.
@@ -115,20 +123,34 @@ async fn begin(visit: Visit, Form(form): Form) -> Answer {
     body.insert("filter".to_owned(), Value::Object(filter.collect()));
     body.insert("dry_run".to_owned(), json!(form.get("dry_run").is_some()));
     if let Some(rate) = form.get("rate") {
-        let rate: u32 = rate.parse().map_err(|_| {
+        let Ok(rate) = rate.parse::<u32>() else {
             let message = format!("The rate {rate:?} is no number of jobs a second.");
-            visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
-        })?;
+            let typed = Typed::wrong(&form, "rate", &message);
+            return show(&visit, &form, Some(&typed)).await;
+        };
         body.insert("rate".to_owned(), json!(rate));
     }
     // Fields that only other actions have stay out, as the API refuses them.
     if let (Some(reason), "cancel" | "discard") = (form.get("reason"), action) {
         body.insert("reason".to_owned(), json!(reason));
     }
-    if let (Some(priority), "reprioritise") = (super::priority(&visit, &form)?, action) {
-        body.insert("priority".to_owned(), json!(priority));
+    match (super::read_priority(&form), action) {
+        (Ok(Some(priority)), "reprioritise") => {
+            body.insert("priority".to_owned(), json!(priority));
+        }
+        (Ok(_), _) => {}
+        (Err(wrong), _) => {
+            let typed = Typed::wrong(&form, "priority", &wrong);
+            return show(&visit, &form, Some(&typed)).await;
+        }
     }
-    let begun = visit.change(Method::POST, "/v1/actions", Some(&Value::Object(body))).await?;
+    let body = Some(Value::Object(body).to_string());
+    let reply = visit.ask(Call { method: Method::POST, path: "/v1/actions", body, tag: None });
+    let reply = reply.await?;
+    if let Some(typed) = Typed::refused(&form, &reply) {
+        return show(&visit, &form, Some(&typed)).await;
+    }
+    let begun: Value = visit.read(&reply)?;
     let name = begun["name"].as_str().unwrap_or_default();
     go(&visit.url(&format!("/actions/{}", text::encode(name))))
 }

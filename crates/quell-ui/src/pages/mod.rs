@@ -19,6 +19,7 @@ mod tasks;
 mod thresholds;
 mod timeline;
 mod triggers;
+mod typed;
 mod what_if;
 mod workers;
 
@@ -136,11 +137,15 @@ fn is_about_a_field(reply: &Reply) -> bool {
 
 /// The priority that a form names.
 fn priority(visit: &Visit, form: &Fields) -> Result<Option<i16>, Refusal> {
+    let wrong = |message: String| visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message);
+    read_priority(form).map_err(wrong)
+}
+
+/// The same, or what is wrong with it.
+fn read_priority(form: &Fields) -> Result<Option<i16>, String> {
     let Some(text) = form.get("priority") else { return Ok(None) };
-    text.parse().map(Some).map_err(|_| {
-        let message = format!("The priority {text:?} is no whole number from -32768 to 32767.");
-        visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
-    })
+    let wrong = |_| format!("The priority {text:?} is no whole number from -32768 to 32767.");
+    text.parse().map(Some).map_err(wrong)
 }
 
 /// How many jobs a task or a queue has, by state.

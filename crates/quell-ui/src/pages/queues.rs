@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::jobs::STATES;
 use super::of_group;
-use crate::answer::{Answer, Refusal, done, page};
-use crate::api::Call;
+use super::typed::Typed;
+use crate::answer::{Answer, Refusal, done, page, with_status};
+use crate::api::{Call, Reply};
 use crate::form::{Fields, Form};
 use crate::site::Site;
 use crate::text::encode;
@@ -59,16 +60,21 @@ async fn list(visit: Visit) -> Answer {
 
 /// `GET /queues/{queue}`.
 async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
-    let (queue, tag) = visit.get_tagged(&at(&name)).await?;
+    show(&visit, &name, None).await
+}
+
+/// The page of a queue, with a form that was refused if there is one.
+async fn show(visit: &Visit, name: &str, typed: Option<Typed>) -> Answer {
+    let (queue, tag) = visit.get_tagged(&at(name)).await?;
     let counts: Value = visit.get("/v1/counts").await?;
-    let texts = texts(&queue);
+    let texts = typed.as_ref().map_or_else(|| texts(&queue), |typed| typed.given.clone());
     let fields = FIELDS.map(|(field, label, kind)| {
         context! { name => field, label, kind, value => texts.get(field).unwrap_or_default() }
     });
-    let former = former(&visit, &name, &queue).await?;
+    let former = former(visit, name, &queue).await?;
     let partitions = match visit.is_of_some_tasks() {
         true => None,
-        false => visit.get_if_seen(&format!("{}/partitions", at(&name))).await?,
+        false => visit.get_if_seen(&format!("{}/partitions", at(name))).await?,
     };
     let own = context! {
         queue => shown(&queue),
@@ -78,15 +84,21 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
         fields => fields.to_vec(),
         former,
         partitions => partitions.as_ref().map(shown),
-        here => visit.url(&format!("/queues/{}", encode(&name))),
+        problem => typed.as_ref().map(|typed| typed.problem(&FIELDS.map(|(field, ..)| field))),
+        here => visit.url(&format!("/queues/{}", encode(name))),
     };
-    page(&visit, "queues", &format!("Queue {name}"), "queue", own)
+    let status = typed.as_ref().map_or(StatusCode::OK, |typed| typed.status);
+    with_status(visit, status, "queues", &format!("Queue {name}"), "queue", own)
 }
 
 /// `POST /queues/{queue}/review`: shows what a change does before it is made.
 async fn review(visit: Visit, Path(name): Path<String>, Form(form): Form) -> Answer {
     let (queue, tag) = visit.get_tagged(&at(&name)).await?;
-    let (before, wanted) = (texts(&queue), patch(&visit, &form)?);
+    let before = texts(&queue);
+    let wanted = match patch(&form) {
+        Ok(wanted) => wanted,
+        Err(typed) => return show(&visit, &name, Some(typed)).await,
+    };
     let rows = FIELDS.map(|(field, label, _)| {
         let (old, new) =
             (before.get(field).unwrap_or_default(), form.get(field).unwrap_or_default());
@@ -107,15 +119,23 @@ async fn review(visit: Visit, Path(name): Path<String>, Form(form): Form) -> Ans
 
 /// `POST /queues/{queue}/save`: changes the settings that were reviewed, and no others.
 async fn save(visit: Visit, Path(name): Path<String>, Form(form): Form) -> Answer {
-    let wanted = Value::Object(patch(&visit, &form)?).to_string();
-    send(&visit, Method::PATCH, &name, wanted, form.whole("tag")).await?;
+    let wanted = match patch(&form) {
+        Ok(wanted) => Value::Object(wanted).to_string(),
+        Err(typed) => return show(&visit, &name, Some(typed)).await,
+    };
+    let reply = send(&visit, Method::PATCH, &name, wanted, form.whole("tag")).await?;
+    if let Some(typed) = Typed::refused(&form, &reply) {
+        return show(&visit, &name, Some(typed)).await;
+    }
+    visit.read::<Value>(&reply)?;
     done(&visit, &format!("/queues/{}", encode(&name)), "saved")
 }
 
 /// `POST /queues/{queue}/undo`: sends the former settings, if nothing was changed since.
 async fn undo(visit: Visit, Path(name): Path<String>, Form(form): Form) -> Answer {
     let former = form.whole("former").to_owned();
-    send(&visit, Method::PUT, &name, former, form.whole("tag")).await?;
+    let reply = send(&visit, Method::PUT, &name, former, form.whole("tag")).await?;
+    visit.read::<Value>(&reply)?;
     done(&visit, &format!("/queues/{}", encode(&name)), "undone")
 }
 
@@ -125,11 +145,9 @@ async fn send(
     name: &str,
     body: String,
     tag: &str,
-) -> Result<(), Refusal> {
+) -> Result<Reply, Refusal> {
     let path = at(name);
-    let call = Call { method, path: &path, body: Some(body), tag: Some(tag) };
-    let reply = visit.ask(call).await?;
-    visit.read::<Value>(&reply).map(drop)
+    visit.ask(Call { method, path: &path, body: Some(body), tag: Some(tag) }).await
 }
 
 /// `POST /queues/{queue}/pause`.
@@ -188,7 +206,7 @@ fn texts(queue: &Value) -> Fields {
 }
 
 /// What a form asks for, as a `PATCH` takes it: an empty field removes a setting.
-fn patch(visit: &Visit, form: &Fields) -> Result<Map<String, Value>, Refusal> {
+fn patch(form: &Fields) -> Result<Map<String, Value>, Typed> {
     let mut all = Map::new();
     for (field, label, _) in FIELDS {
         let Some(text) = form.get(field) else {
@@ -197,7 +215,7 @@ fn patch(visit: &Visit, form: &Fields) -> Result<Map<String, Value>, Refusal> {
         };
         let wrong = || {
             let message = format!("{label}: {text:?} is not such a value.");
-            visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
+            Typed::wrong(form, field, &message)
         };
         let value = if NUMBERS.contains(&field) {
             json!(text.parse::<u32>().map_err(|_| wrong())?)

@@ -10,12 +10,14 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::jobs::STATES;
+use super::typed::Typed;
 use super::{PAGE, of_group, thresholds};
-use crate::answer::{Answer, Refusal, done, page};
+use crate::answer::{Answer, Refusal, done, page, with_status};
 use crate::api::Call;
 use crate::form::{Fields, Form};
 use crate::site::Site;
 use crate::text::encode;
+use crate::view;
 use crate::visit::{Visit, shown};
 
 pub(crate) fn routes() -> Router<Site> {
@@ -58,7 +60,12 @@ async fn resume(visit: Visit, Path(task): Path<String>) -> Answer {
 
 /// `GET /tasks/{task}`.
 async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
-    let below = format!("/v1/tasks/{}", encode(&name));
+    show(&visit, &name, None).await
+}
+
+/// The page of a task, with a form that was refused if there is one.
+async fn show(visit: &Visit, name: &str, typed: Option<Typed>) -> Answer {
+    let below = format!("/v1/tasks/{}", encode(name));
     let (task, tag) = visit.get_tagged(&below).await?;
     let counts: Value = visit.get("/v1/counts").await?;
     let before = visit.query().only(&["before"]);
@@ -66,22 +73,22 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
     let windows = visit.get_if_seen(&windows).await?;
     let policy = visit.get_if_seen(&format!("{below}/policy")).await?;
     let habits = visit.get_if_seen(&format!("{below}/habits")).await?;
-    let causes = visit
-        .get_if_seen(&format!(
-            "/v1/dead/causes?task={}&limit=5&among={}",
-            encode(&name),
-            super::dead::AMONG
-        ))
-        .await?;
+    let causes = format!(
+        "/v1/dead/causes?task={}&limit=5&among={}",
+        encode(name),
+        super::dead::AMONG
+    );
+    let causes = visit.get_if_seen(&causes).await?;
     let took = habits.as_ref().and_then(|habits| habits["took"].as_array());
     let took = took.into_iter().flatten().filter_map(|group| group["attempts"].as_u64());
-    let here = visit.url(&format!("/tasks/{}", encode(&name)));
+    let here = visit.url(&format!("/tasks/{}", encode(name)));
+    let given = |field: &str| typed.as_ref().map_or("", |typed| typed.given.whole(field));
     let next = windows.as_ref().and_then(|page| page["next_before"].as_str());
     let settings = policy.as_ref().and_then(|policy| policy["settings"].as_array());
     let throttled = settings.into_iter().flatten().any(|setting| setting["name"] == "throttle");
     let own = context! {
         task => shown(&task),
-        former => thresholds::former(&visit, &name, &task).await?,
+        former => thresholds::former(visit, name, &task).await?,
         tag,
         throttled,
         counts => shown(&of_group(&counts, "task", &task["name"])),
@@ -94,10 +101,13 @@ async fn one(visit: Visit, Path(name): Path<String>) -> Answer {
         next => next.map(|next| format!("{here}?before={}", encode(next))),
         first => (!before.is_empty()).then_some(here.as_str()),
         here,
-        may_trigger => visit.may_trigger(&name),
+        may_trigger => visit.may_trigger(name),
         lack_trigger => visit.lack(&format!("trigger:{name}")),
+        given => view::map(TRIGGER.map(|field| (field, given(field)))),
+        problem => typed.as_ref().map(|typed| typed.problem(&TRIGGER)),
     };
-    page(&visit, "tasks", &format!("Task {name}"), "task", own)
+    let status = typed.as_ref().map_or(StatusCode::OK, |typed| typed.status);
+    with_status(visit, status, "tasks", &format!("Task {name}"), "task", own)
 }
 
 /// A trigger as the API takes it. The payload goes on byte for byte.
@@ -116,19 +126,39 @@ struct Trigger<'a> {
     idempotency_key: Option<&'a str>,
 }
 
+/// The fields of the form of a trigger.
+const TRIGGER: [&str; 6] =
+    ["payload", "delay", "priority", "partition", "dedup", "idempotency_key"];
+
 /// `POST /tasks/{task}/trigger`.
 async fn trigger(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Answer {
+    let payload = match read_document(form.whole("payload")) {
+        Ok(payload) => payload,
+        Err(wrong) => {
+            return show(&visit, &task, Some(Typed::wrong(&form, "payload", &wrong))).await;
+        }
+    };
+    let priority = match super::read_priority(&form) {
+        Ok(priority) => priority,
+        Err(wrong) => {
+            return show(&visit, &task, Some(Typed::wrong(&form, "priority", &wrong))).await;
+        }
+    };
     let body = serde_json::to_string(&Trigger {
-        payload: document(&visit, form.whole("payload"))?,
+        payload,
         delay: form.get("delay"),
-        priority: super::priority(&visit, &form)?,
+        priority,
         partition: form.get("partition"),
         dedup: form.get("dedup"),
         idempotency_key: form.get("idempotency_key"),
     });
     let path = format!("/v1/tasks/{}/triggers", encode(&task));
-    let reply = visit.ask(Call { method: Method::POST, path: &path, body: body.ok(), tag: None });
-    let receipt: Value = visit.read(&reply.await?)?;
+    let call = Call { method: Method::POST, path: &path, body: body.ok(), tag: None };
+    let reply = visit.ask(call).await?;
+    if let Some(typed) = Typed::refused(&form, &reply) {
+        return show(&visit, &task, Some(typed)).await;
+    }
+    let receipt: Value = visit.read(&reply)?;
     let said = receipt["receipt"].as_str().unwrap_or_default();
     match receipt["job"].as_str() {
         Some(job) => done(&visit, &format!("/jobs/{}", encode(job)), said),
@@ -138,10 +168,13 @@ async fn trigger(visit: Visit, Path(task): Path<String>, Form(form): Form) -> An
 
 /// A JSON text of a form.
 pub(super) fn document<'a>(visit: &Visit, text: &'a str) -> Result<&'a RawValue, Refusal> {
-    serde_json::from_str(text).map_err(|error| {
-        let message = format!("The payload is no JSON: {error}.");
-        visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message)
-    })
+    let wrong = |message: String| visit.refuse(StatusCode::UNPROCESSABLE_ENTITY, &message);
+    read_document(text).map_err(wrong)
+}
+
+/// The same, or what is wrong with it.
+fn read_document(text: &str) -> Result<&RawValue, String> {
+    serde_json::from_str(text).map_err(|error| format!("The payload is no JSON: {error}."))
 }
 
 /// `POST /tasks/{task}/flush`.

@@ -44,6 +44,73 @@ async fn a_task_is_triggered_paused_and_resumed_by_its_page() {
     scene.stop().await;
 }
 
+/// What was typed is there again, with the reason at its field.
+#[tokio::test]
+async fn a_refused_form_is_shown_again_with_what_was_typed() {
+    let scene = Scene::new().await;
+    let filter = [("state", "dead"), ("task", "dies"), ("action", "discard")];
+    let cases: [(&str, &[(&str, &str)], &str, &str); 7] = [
+        (
+            "/tasks/build/trigger",
+            &[("payload", "{ \"a\":"), ("delay", "7m")],
+            "payload",
+            "t-payload",
+        ),
+        (
+            "/tasks/build/trigger",
+            &[("payload", "{}"), ("priority", "high")],
+            "priority",
+            "t-priority",
+        ),
+        (
+            "/tasks/build/trigger",
+            &[("payload", r#"{"repo":"x"}"#), ("delay", "soon")],
+            "delay",
+            "t-delay",
+        ),
+        (
+            "/queues/default/review",
+            &[("concurrency", "many"), ("rate", "5/1m")],
+            "concurrency",
+            "q-concurrency",
+        ),
+        (
+            "/queues/default/save",
+            &[("concurrency", "2"), ("worker_concurrency", "3")],
+            "worker_concurrency",
+            "q-worker_concurrency",
+        ),
+        ("/actions/new", &[("name", "a"), ("rate", "fast")], "rate", "a-rate"),
+        (
+            "/actions/new",
+            &[("name", "no such name!"), ("reason", "typed before")],
+            "name",
+            "a-name",
+        ),
+    ];
+    for (path, typed, field, id) in cases {
+        let mut fields = typed.to_vec();
+        if path.starts_with("/actions") {
+            fields.extend(filter);
+        }
+        if path.ends_with("/save") {
+            fields.push(("tag", "*"));
+        }
+        let shown = scene.send("admin", path, &fields).await;
+        assert_eq!(shown.status, 422, "{path}: {}", shown.page.text());
+        assert!(shown.page.by_id("problem").is_some(), "{path}: {}", shown.page.text());
+        let own = shown.page.by_id(id).unwrap();
+        assert_eq!(own.get("aria-describedby"), Some("problem"), "{path} {field}");
+        for (name, value) in typed {
+            let mut all = shown.page.tags("input");
+            let again =
+                all.any(|tag| tag.get("name") == Some(name) && tag.get("value") == Some(value));
+            assert!(again || shown.page.text().contains(value), "{path}: {name}={value} is lost");
+        }
+    }
+    scene.stop().await;
+}
+
 #[tokio::test]
 async fn r15_a_window_is_flushed_or_cancelled_by_the_page_of_its_task() {
     let scene = Scene::new().await;
