@@ -97,7 +97,7 @@ impl Live {
             Live::Server(remote) => get(remote, "queues").await,
             Live::Store(quell) => {
                 let queues = quell.queues().await?;
-                Ok(Queues { queues: queues.iter().map(Queue::from).collect() })
+                Ok(Queues { queues: queues.iter().map(Queue::from).collect(), next_after: None })
             }
         }
     }

@@ -162,7 +162,7 @@ fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer: Queues = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let queues = quell.queues().await?;
-            Ok(Queues { queues: queues.iter().map(Queue::from).collect() })
+            Ok(Queues { queues: queues.iter().map(Queue::from).collect(), next_after: None })
         })?,
         None => get(source, "queues")?,
     };

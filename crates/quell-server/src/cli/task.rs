@@ -82,7 +82,10 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
 fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer: Tasks = match &source.store {
         Some(url) => read_store(url, async |quell| {
-            Ok(Tasks { tasks: quell.tasks().await?.iter().map(Task::from).collect() })
+            Ok(Tasks {
+                tasks: quell.tasks().await?.iter().map(Task::from).collect(),
+                next_after: None,
+            })
         })?,
         None => get(source, "tasks")?,
     };

@@ -21,6 +21,7 @@ mod habits;
 mod health;
 mod jobs;
 mod metrics;
+mod names;
 mod objects;
 mod openapi;
 mod overview;

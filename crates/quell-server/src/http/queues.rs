@@ -1,6 +1,7 @@
 //! Queues as operators set them, live (R31–R33).
 
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use quell::QueueName;
@@ -14,6 +15,8 @@ use super::auth::Access;
 use super::body::{JsonBody, malformed, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
+use super::jobs::Pairs;
+use super::names::Names;
 use super::objects;
 use crate::config::queues::{QueueText, patched};
 use crate::view;
@@ -40,16 +43,25 @@ impl Pause {
     tag = "queues",
     operation_id = "queues_list",
     summary = "List the queues that were set or had a trigger.",
-    description = "",
+    description = "In the order of their names.",
+    params(
+        ("name" = Option<String>, Query, description = "Only those with this text in their name."),
+        ("after" = Option<String>, Query, description = "Only names after this one: `next_after` of the page before."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200; all without it."),
+    ),
     responses((status = 200, body = view::Queues, description = "Done."), Refused),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Extension(access): Extension<Access>,
+    query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Queues>, ApiError> {
+    let names = Names::read(query)?;
     let mut queues = api.quell.queues().await?;
     queues.retain(|info| objects::queue(access.grant(), info));
-    Ok(Json(view::Queues { queues: queues.iter().map(view::Queue::from).collect() }))
+    queues.sort_by(|a, b| a.name.cmp(&b.name));
+    let (page, next_after) = names.page(&queues, |info| info.name.as_str());
+    Ok(Json(view::Queues { queues: page.into_iter().map(view::Queue::from).collect(), next_after }))
 }
 
 /// `GET /v1/queues/{name}`.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use quell::queue::{TaskInfo, TaskSettings};
@@ -14,6 +15,8 @@ use super::auth::Access;
 use super::body::{JsonBody, malformed, parse};
 use super::error::{ApiError, Refused};
 use super::etag::{self, Tagged, tagged};
+use super::jobs::Pairs;
+use super::names::Names;
 use super::objects;
 use super::queues::Pause;
 use crate::config::task_settings::{TaskText, patched};
@@ -26,17 +29,25 @@ use crate::view;
     tag = "tasks",
     operation_id = "queues_tasks",
     summary = "List the tasks with their settings.",
-    description = "",
+    description = "In the order of their names.",
+    params(
+        ("name" = Option<String>, Query, description = "Only those with this text in their name."),
+        ("after" = Option<String>, Query, description = "Only names after this one: `next_after` of the page before."),
+        ("limit" = Option<u32>, Query, description = "At most this many, up to 200; all without it."),
+    ),
     responses((status = 200, body = view::Tasks, description = "Done."), Refused),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Extension(access): Extension<Access>,
+    query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Tasks>, ApiError> {
+    let names = Names::read(query)?;
     let mut tasks = all(&api).await?;
     tasks.retain(|name, _| objects::sees_declared(&api, access.grant(), name));
-    let shown = tasks.iter().map(|(name, settings)| show_one(name, settings)).collect();
-    Ok(Json(view::Tasks { tasks: shown }))
+    let (page, next_after) = names.page(&tasks, |(name, _)| name.as_str());
+    let shown = page.into_iter().map(|(name, settings)| show_one(name, settings)).collect();
+    Ok(Json(view::Tasks { tasks: shown, next_after }))
 }
 
 /// `GET /v1/tasks/{task}`.

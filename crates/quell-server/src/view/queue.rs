@@ -72,6 +72,10 @@ pub struct Paused {
 pub struct Queues {
     /// By name.
     pub queues: Vec<Queue>,
+    /// Where the next page begins: its parameter `after`. Left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub next_after: Option<String>,
 }
 
 impl From<ThresholdsOf> for Thresholds {
@@ -137,4 +141,8 @@ impl From<&TaskInfo> for Task {
 pub struct Tasks {
     /// By name.
     pub tasks: Vec<Task>,
+    /// Where the next page begins: its parameter `after`. Left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub next_after: Option<String>,
 }

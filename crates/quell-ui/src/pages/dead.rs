@@ -45,8 +45,8 @@ async fn list(visit: Visit) -> Answer {
         let causes = visit.read(&reply)?;
         (causes, visit.get(&format!("/v1/dead?{}", query(PAGE, &before))).await?)
     };
-    let tasks: Value = visit.get("/v1/tasks").await?;
-    let queues: Value = visit.get("/v1/queues").await?;
+    let tasks: Value = visit.get("/v1/tasks?limit=200").await?;
+    let queues: Value = visit.get("/v1/queues?limit=200").await?;
     let unreadable = visit.get_of_all("read", "/v1/dead/unreadable?limit=50").await?;
     let here = |fields: &Fields| visit.url(&format!("/dead?{}", fields.encode()));
     let next = page["next_before"].as_str();

@@ -36,8 +36,8 @@ async fn list(visit: Visit) -> Answer {
     let is_wrong = super::is_about_a_field(&reply);
     let problem = is_wrong.then(|| reply.problem());
     let page: Value = if is_wrong { Value::Null } else { visit.read(&reply)? };
-    let tasks: Value = visit.get("/v1/tasks").await?;
-    let queues: Value = visit.get("/v1/queues").await?;
+    let tasks: Value = visit.get("/v1/tasks?limit=200").await?;
+    let queues: Value = visit.get("/v1/queues?limit=200").await?;
     let matching = if is_wrong { None } else { matching(&visit, &given).await? };
     let here = |fields: &Fields| visit.url(&format!("/jobs?{}", fields.encode()));
     let next = page["next_before"].as_str();

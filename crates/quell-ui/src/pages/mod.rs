@@ -115,9 +115,44 @@ pub(crate) async fn wrong_method(visit: Visit) -> Response {
     visit.refuse(StatusCode::METHOD_NOT_ALLOWED, message).into_response()
 }
 
+/// What a list by name is asked for: the parameters of a page that were given.
+struct ByName {
+    /// The path of the page.
+    path: &'static str,
+    given: Fields,
+    after: Fields,
+}
+
+impl ByName {
+    fn of(visit: &Visit, path: &'static str) -> Self {
+        let (given, after) = (visit.query().only(&["name"]), visit.query().only(&["after"]));
+        ByName { path, given, after }
+    }
+
+    /// The query of the API.
+    fn query(&self) -> String {
+        Fields::default()
+            .with("limit", &PAGE.to_string())
+            .and(&self.given)
+            .and(&self.after)
+            .encode()
+    }
+
+    /// What templates have of it; `page` is the answer of the API.
+    fn shown(&self, visit: &Visit, page: &Value) -> minijinja::value::Value {
+        let here = |fields: &Fields| visit.url(&format!("{}?{}", self.path, fields.encode()));
+        let next = page["next_after"].as_str();
+        minijinja::context! {
+            name => self.given.get("name").unwrap_or_default(),
+            first => (!self.after.is_empty()).then(|| here(&self.given)),
+            next => next.map(|next| here(&self.given.clone().with("after", next))),
+        }
+    }
+}
+
 /// The names of tasks, for completion.
 async fn task_names(visit: &Visit) -> Result<Vec<String>, Refusal> {
-    let tasks: Value = visit.get("/v1/tasks").await?;
+    let tasks: Value = visit.get(&format!("/v1/tasks?limit={OPTIONS}")).await?;
     let names = tasks["tasks"].as_array().into_iter().flatten();
     let names = names.filter_map(|task| task["name"].as_str().map(str::to_owned));
     Ok(names.take(OPTIONS).collect())

@@ -8,8 +8,8 @@ use minijinja::context;
 use serde_json::{Map, Value, json};
 
 use super::jobs::STATES;
-use super::of_group;
 use super::typed::Typed;
+use super::{ByName, of_group};
 use crate::answer::{Answer, Refusal, done, page, with_status};
 use crate::api::{Call, Reply};
 use crate::form::{Fields, Form};
@@ -46,7 +46,8 @@ pub(crate) fn routes() -> Router<Site> {
 
 /// `GET /queues`.
 async fn list(visit: Visit) -> Answer {
-    let found: Value = visit.get("/v1/queues").await?;
+    let by_name = ByName::of(&visit, "/queues");
+    let found: Value = visit.get(&format!("/v1/queues?{}", by_name.query())).await?;
     let counts: Value = visit.get("/v1/counts").await?;
     let empty = Vec::new();
     let rows = found["queues"].as_array().unwrap_or(&empty).iter().map(|queue| {
@@ -54,8 +55,11 @@ async fn list(visit: Visit) -> Answer {
         row["counts"] = of_group(&counts, "queue", &queue["name"]);
         row
     });
-    let queues = Value::Array(rows.collect());
-    page(&visit, "queues", "Queues", "queues", context! { queues => shown(&queues) })
+    let own = context! {
+        queues => shown(&Value::Array(rows.collect())),
+        list => by_name.shown(&visit, &found),
+    };
+    page(&visit, "queues", "Queues", "queues", own)
 }
 
 /// `GET /queues/{queue}`.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::jobs::STATES;
 use super::typed::Typed;
-use super::{PAGE, of_group, thresholds};
+use super::{ByName, PAGE, of_group, thresholds};
 use crate::answer::{Answer, Refusal, done, page, with_status};
 use crate::api::Call;
 use crate::form::{Fields, Form};
@@ -33,7 +33,8 @@ pub(crate) fn routes() -> Router<Site> {
 
 /// `GET /tasks`.
 async fn list(visit: Visit) -> Answer {
-    let tasks: Value = visit.get("/v1/tasks").await?;
+    let by_name = ByName::of(&visit, "/tasks");
+    let tasks: Value = visit.get(&format!("/v1/tasks?{}", by_name.query())).await?;
     let counts: Value = visit.get("/v1/counts").await?;
     let empty = Vec::new();
     let rows = tasks["tasks"].as_array().unwrap_or(&empty).iter().map(|task| {
@@ -41,8 +42,11 @@ async fn list(visit: Visit) -> Answer {
         row["counts"] = of_group(&counts, "task", &task["name"]);
         row
     });
-    let tasks = Value::Array(rows.collect());
-    page(&visit, "tasks", "Tasks", "tasks", context! { tasks => shown(&tasks) })
+    let own = context! {
+        tasks => shown(&Value::Array(rows.collect())),
+        list => by_name.shown(&visit, &tasks),
+    };
+    page(&visit, "tasks", "Tasks", "tasks", own)
 }
 
 /// `POST /tasks/{task}/pause`.

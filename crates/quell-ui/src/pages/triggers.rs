@@ -138,7 +138,7 @@ async fn form(
     status: StatusCode,
     found: Found,
 ) -> Result<axum::response::Response, Refusal> {
-    let tasks: Value = visit.get("/v1/tasks").await?;
+    let tasks: Value = visit.get("/v1/tasks?limit=200").await?;
     let query = visit.query();
     let names = ["find", "id", "key", "idempotency_key", "dedup_key"];
     let given = names.into_iter().find(|name| query.get(name).is_some());

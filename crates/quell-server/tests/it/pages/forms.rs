@@ -44,6 +44,40 @@ async fn a_task_is_triggered_paused_and_resumed_by_its_page() {
     scene.stop().await;
 }
 
+#[tokio::test]
+async fn queues_and_tasks_are_paged_by_name_and_searched() {
+    let scene = Scene::new().await;
+    for number in 0..60 {
+        let path = format!("/v1/queues/many-{number:02}");
+        let (status, reply) = scene
+            .api("admin", reqwest::Method::PUT, &path, Some(json!({ "concurrency": 1 })))
+            .await;
+        assert_eq!(status, 200, "{reply}");
+    }
+    let rows = |page: &super::Page| -> Vec<String> {
+        let names = page.tags("tr").filter_map(|tag| tag.get("data-queue"));
+        names.map(str::to_owned).collect()
+    };
+    let first = scene.page("read", "/queues?name=many").await.page;
+    assert_eq!(rows(&first).len(), 50);
+    let next = first.by_id("next").unwrap().get("href").unwrap().to_owned();
+    let second = scene.page("read", &next).await.page;
+    assert_eq!(rows(&second), (50..60).map(|n| format!("many-{n}")).collect::<Vec<_>>());
+    assert!(second.by_id("next").is_none());
+    assert_eq!(rows(&scene.page("read", "/queues?name=many-07").await.page), ["many-07"]);
+    assert!(scene.page("read", "/queues?name=none").await.page.by_id("none").is_some());
+    let tasks = scene.page("read", "/tasks?name=uil").await.page;
+    let tasks: Vec<_> = tasks.tags("tr").filter_map(|tag| tag.get("data-task")).collect();
+    assert_eq!(tasks, ["build"]);
+    let page = scene.get("/v1/tasks?limit=2").await;
+    let after = page["next_after"].as_str().unwrap();
+    assert_eq!(page["tasks"][1]["name"], after);
+    let rest = scene.get(&format!("/v1/tasks?after={after}")).await;
+    let all = scene.get("/v1/tasks").await["tasks"].as_array().unwrap().len();
+    assert_eq!(rest["tasks"].as_array().unwrap().len(), all - 2);
+    scene.stop().await;
+}
+
 /// What was typed is there again, with the reason at its field.
 #[tokio::test]
 async fn a_refused_form_is_shown_again_with_what_was_typed() {
