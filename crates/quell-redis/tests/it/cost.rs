@@ -629,7 +629,7 @@ async fn r15_an_explanation_reads_no_jobs_without_a_key() {
 async fn backlog_of(jobs: u64) -> (BTreeMap<String, u64>, u64) {
     let mut server = Server::start().await;
     let one = |number: u64| {
-        let partition = (number % 4 > 0).then(|| key(&format!("p{}", number % 4)));
+        let partition = (!number.is_multiple_of(4)).then(|| key(&format!("p{}", number % 4)));
         NewTrigger { partition, ..later(number) }
     };
     for round in 0..jobs / 100 {

@@ -78,12 +78,15 @@ async fn queues_and_tasks_are_paged_by_name_and_searched() {
     scene.stop().await;
 }
 
+/// Where a form goes, what is typed, and which field is refused, by its name and its id.
+type Refused<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, &'a str);
+
 /// What was typed is there again, with the reason at its field.
 #[tokio::test]
 async fn a_refused_form_is_shown_again_with_what_was_typed() {
     let scene = Scene::new().await;
     let filter = [("state", "dead"), ("task", "dies"), ("action", "discard")];
-    let cases: [(&str, &[(&str, &str)], &str, &str); 7] = [
+    let cases: [Refused<'_>; 7] = [
         (
             "/tasks/build/trigger",
             &[("payload", "{ \"a\":"), ("delay", "7m")],
