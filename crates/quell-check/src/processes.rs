@@ -103,7 +103,8 @@ const OPERATING: &[&str] = &[
 ];
 
 /// The calls whose effects no store records.
-const SILENT: &[&str] = &["heartbeat", "remove_worker", "set_alert", "begin_effect", "end_effect"];
+const SILENT: &[&str] =
+    &["heartbeat", "drain_worker", "remove_worker", "set_alert", "begin_effect", "end_effect"];
 
 /// All processes of a record.
 #[derive(Clone, Debug, Default)]

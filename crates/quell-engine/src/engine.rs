@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::checkup::Checkup;
 use quell_core::effect::{EffectStart, check_result};
-use quell_core::heartbeat::{Heartbeat, Workers};
+use quell_core::heartbeat::{Beaten, Heartbeat, WorkerDrain, Workers};
 use quell_core::history::Sink;
 use quell_core::job::{Adjusted, Adjustment};
 use quell_core::part::Notifications;
@@ -253,9 +253,13 @@ impl<B: Backend> Steps for Engine<B> {
         Ok(effects.into_values().collect())
     }
 
-    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()> {
-        step!(self, "write a heartbeat", (now, 0), |step| Some(step.heartbeat(beat).await?));
-        Ok(())
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<Beaten> {
+        Ok(step!(self, "write a heartbeat", (now, 0), |step| Some(step.heartbeat(beat).await?)))
+    }
+
+    async fn drain_worker(&self, now: Now, drain: &WorkerDrain) -> Result<u64> {
+        drain.validate()?;
+        Ok(step!(self, "drain a worker", (now, 0), |step| Some(step.drain_worker(drain).await?)))
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
@@ -267,7 +271,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn workers(&self, now: Now) -> Result<Workers> {
         let mut step = self.reading(now).await?;
-        let mut rows = step.workers().await?;
+        let mut rows = step.workers_with_drains().await?;
         let now = step.now;
         rows.retain(|row| row.is_kept(now));
         Ok(Workers { now, rows })

@@ -326,6 +326,7 @@ impl<B: Backend> Step<'_, B> {
                         *settings = mem::take(settings).with_remarks(remarks);
                     }
                 }
+                SettingsOf::Worker(..) => {}
                 SettingsOf::Task(task) => {
                     if let Some(settings) = self.rows.tasks.get_mut(task) {
                         *settings = mem::take(settings).with_remarks(remarks);

@@ -76,6 +76,8 @@ pub enum SettingsOf {
     Queue(QueueName),
     /// A task, in each queue.
     Task(TaskName),
+    /// A process of a worker, by its name and incarnation: that it is drained.
+    Worker(WorkerId, u32),
 }
 
 impl fmt::Display for SettingsOf {
@@ -83,6 +85,7 @@ impl fmt::Display for SettingsOf {
         match self {
             SettingsOf::Queue(queue) => write!(f, "queue:{queue}"),
             SettingsOf::Task(task) => write!(f, "task:{task}"),
+            SettingsOf::Worker(worker, incarnation) => write!(f, "worker:{incarnation}:{worker}"),
         }
     }
 }
@@ -95,12 +98,20 @@ impl FromStr for SettingsOf {
         match text.split_once(':') {
             Some(("queue", name)) => Ok(SettingsOf::Queue(QueueName::new(name)?)),
             Some(("task", name)) => Ok(SettingsOf::Task(TaskName::new(name)?)),
-            _ => {
-                let message = format!("remarks are of {text:?}, which is no queue and no task");
-                Err(Error::new(ErrorKind::Corrupt, message))
+            Some(("worker", process)) => {
+                let process = process.split_once(':');
+                let process = process.and_then(|(number, name)| Some((number.parse().ok()?, name)));
+                let (incarnation, name) = process.ok_or_else(|| no_such(text))?;
+                Ok(SettingsOf::Worker(WorkerId::new(name)?, incarnation))
             }
+            _ => Err(no_such(text)),
         }
     }
+}
+
+fn no_such(text: &str) -> Error {
+    let message = format!("remarks are of {text:?}, which is no queue, no task and no worker");
+    Error::new(ErrorKind::Corrupt, message)
 }
 
 /// A row.

@@ -15,7 +15,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the backend answers.
     pub async fn worker_rows(&self) -> Result<Vec<WorkerRow>> {
-        self.reading(Time::Last).await?.workers().await
+        self.reading(Time::Last).await?.workers_with_drains().await
     }
 
     /// Writes the settings of a task, and puts nothing on record.
@@ -54,7 +54,12 @@ impl<B: Backend> Engine<B> {
             if step.others.contains_key(&name) {
                 return Ok(());
             }
-            step.beside.put(name.clone(), Row::Worker(Box::new(row.clone())));
+            let row = row.clone();
+            if let Some(drained) = row.drained.clone() {
+                step.drain(&row.worker, row.incarnation, drained);
+            }
+            step.beside
+                .put(name.clone(), Row::Worker(Box::new(WorkerRow { drained: None, ..row })));
             if step.commit().await?.is_some() {
                 return Ok(());
             }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::heartbeat::{Heartbeat, WorkerRow, outdated};
+use quell_core::heartbeat::{Beaten, Drained, Heartbeat, WorkerDrain, WorkerRow, outdated};
 use quell_core::idempotency::look_again;
 use quell_core::part::TaskKey;
+use quell_core::queue::Remarks;
 use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
 use quell_core::{
     AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, ScheduleName,
@@ -114,20 +115,72 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// Makes the row of a worker, or changes it.
-    pub(crate) async fn heartbeat(&mut self, beat: &Heartbeat) -> Result<()> {
+    pub(crate) async fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Beaten> {
         let name = RowName::Worker(beat.worker.clone(), beat.incarnation);
-        self.load([name.clone()]).await?;
+        let mark = drain_of(&beat.worker, beat.incarnation);
+        self.load([name.clone(), mark.clone()]).await?;
         let row = match self.others.get(&name) {
             Some(Row::Worker(row)) => row.again(self.now, beat),
             _ => {
                 let rows = self.workers().await?;
                 for (worker, incarnation) in outdated(self.now, &rows) {
+                    self.resume(&worker, incarnation).await?;
                     self.beside.set(RowName::Worker(worker, incarnation), None);
                 }
                 WorkerRow::first(self.now, beat)
             }
         };
         self.beside.put(name, Row::Worker(Box::new(row)));
+        Ok(Beaten { drained: self.others.contains_key(&mark) })
+    }
+
+    /// All workers, with what is on record of their drains.
+    pub(crate) async fn workers_with_drains(&mut self) -> Result<Vec<WorkerRow>> {
+        let mut rows = self.workers().await?;
+        self.load(rows.iter().map(|row| drain_of(&row.worker, row.incarnation))).await?;
+        for row in &mut rows {
+            if let Some(Row::Remarks(mark)) =
+                self.others.get(&drain_of(&row.worker, row.incarnation))
+            {
+                let since = mark.paused_since.unwrap_or(self.now);
+                row.drained = Some(Drained { since, by: mark.paused_by.clone() });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Drains the processes of a worker that are listed, or resumes them; how many there are.
+    pub(crate) async fn drain_worker(&mut self, drain: &WorkerDrain) -> Result<u64> {
+        let now = self.now;
+        let mut rows = self.workers_with_drains().await?;
+        rows.retain(|row| row.worker == drain.worker && row.is_kept(now));
+        for row in &rows {
+            match (drain.drains, &row.drained) {
+                (true, None) => {
+                    let drained = Drained { since: now, by: drain.by.clone() };
+                    self.drain(&row.worker, row.incarnation, drained);
+                }
+                (false, Some(_)) => self.resume(&row.worker, row.incarnation).await?,
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+        Ok(u64::try_from(rows.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Notes that a process of a worker is drained.
+    pub(crate) fn drain(&mut self, worker: &WorkerId, incarnation: u32, drained: Drained) {
+        let Drained { since, by } = drained;
+        let mark = Remarks { paused_since: Some(since), paused_by: by, ..Remarks::default() };
+        self.beside.put(drain_of(worker, incarnation), Row::Remarks(mark));
+    }
+
+    /// Takes that back, where it is noted.
+    async fn resume(&mut self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        let mark = drain_of(worker, incarnation);
+        self.load([mark.clone()]).await?;
+        if self.others.contains_key(&mark) {
+            self.beside.set(mark, None);
+        }
         Ok(())
     }
 
@@ -142,7 +195,7 @@ impl<B: Backend> Step<'_, B> {
         if self.others.contains_key(&name) {
             self.beside.set(name, None);
         }
-        Ok(())
+        self.resume(worker, incarnation).await
     }
 
     /// Writes what is kept of an alert, if it was written so often before; says whether it did.
@@ -544,4 +597,9 @@ pub(crate) fn job_of(entry: &Entry) -> Option<JobId> {
         RowName::Job(id) => Some(id),
         _ => None,
     }
+}
+
+/// Where it is noted that a process of a worker is drained.
+fn drain_of(worker: &WorkerId, incarnation: u32) -> RowName {
+    RowName::Remarks(SettingsOf::Worker(worker.clone(), incarnation))
 }

@@ -57,6 +57,9 @@ pub(crate) fn of_row(name: &RowName) -> String {
         RowName::Alert(name) => format!("a:{}", text(name.as_str())),
         RowName::Remarks(SettingsOf::Queue(queue)) => format!("p:q:{}", text(queue.as_str())),
         RowName::Remarks(SettingsOf::Task(task)) => format!("p:t:{}", text(task.as_str())),
+        RowName::Remarks(SettingsOf::Worker(worker, incarnation)) => {
+            format!("p:y:{}:{incarnation:08x}", text(worker.as_str()))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quell_core::heartbeat::{Heartbeat, MOST_QUEUES, WorkerRow, longest_gap};
 use quell_core::{Result, Timestamp, WorkerId};
+use quell_engine::SettingsOf;
 use quell_engine::sql::decode_names;
 use serde::Serialize;
 use sqlx::postgres::PgRow;
@@ -24,8 +25,8 @@ macro_rules! worker_columns {
 }
 pub(crate) use worker_columns;
 
-/// A further heartbeat, as [`WorkerRow::again`] restates it; returns the time, and no row where the
-/// worker has none, or where the heartbeat names queues or tasks that the row does not.
+/// A further heartbeat, as [`WorkerRow::again`] restates it; returns the time and whether the worker is
+/// drained (R29), and no row where the worker has none, or where the heartbeat names queues or tasks that the row does not.
 pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> Result<PgQuery> {
     const AGAIN: &str = "with clock as materialized (select quell.tick($1, $2) as now)
          update quell.worker w
@@ -36,7 +37,8 @@ pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> Result<Pg
           where w.worker = $3 and w.incarnation = $4
             and w.queues::jsonb @> $7::jsonb
             and (w.tasks is null or w.tasks::jsonb @> $8::jsonb)
-      returning c.now";
+      returning c.now, exists (select from quell.remarks r where r.name = $9)";
+    let drain = SettingsOf::Worker(beat.worker.clone(), beat.incarnation);
     let queues = json(&beat.queues.iter().take(MOST_QUEUES).collect::<Vec<_>>())?;
     let tasks = beat.tasks.as_ref().map(json).transpose()?;
     Ok(asked
@@ -46,7 +48,8 @@ pub(crate) fn beat_query(sql: &Sql, asked: Asked, beat: &Heartbeat) -> Result<Pg
         .bind(signed_count(beat.busy))
         .bind(micros(longest_gap(beat.lease)))
         .bind(queues)
-        .bind(tasks))
+        .bind(tasks)
+        .bind(drain.to_string()))
 }
 
 /// A row of [`worker_columns`].
@@ -67,6 +70,7 @@ pub(crate) fn decode_worker(row: &PgRow) -> Result<WorkerRow> {
         busy: count(row, 9)?,
         steady_since: time(row, 10)?,
         seen_at: time(row, 11)?,
+        drained: None,
     })
 }
 

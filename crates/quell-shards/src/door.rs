@@ -9,7 +9,7 @@ use futures_util::future::{join_all, try_join_all};
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::checkup::Checkup;
 use quell_core::effect::EffectStart;
-use quell_core::heartbeat::{Heartbeat, Workers};
+use quell_core::heartbeat::{Beaten, Heartbeat, WorkerDrain, Workers};
 use quell_core::job::{Adjusted, Adjustment};
 use quell_core::schedule::{
     RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule,
@@ -295,8 +295,12 @@ impl<D: Directory> Steps for Sharded<D> {
         self.reap_each(now, limit).await
     }
 
-    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()> {
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<Beaten> {
         self.beat_each(now, beat).await
+    }
+
+    async fn drain_worker(&self, now: Now, drain: &WorkerDrain) -> Result<u64> {
+        self.drain_in_each(now, drain).await
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
-use quell_core::heartbeat::{Heartbeat, WorkerRow, Workers};
+use quell_core::heartbeat::{Beaten, Heartbeat, WorkerDrain, WorkerRow, Workers};
 use quell_core::{Now, Result, Steps, Timestamp, WorkerId};
 
 use crate::directory::Directory;
@@ -16,7 +16,7 @@ impl<D: Directory> Sharded<D> {
     /// Sends a heartbeat to each shard of the worker's queues. A shard that is away, or that the
     /// directory cannot name now, does not keep the others from getting it, and gets the next one:
     /// the call fails only where no shard got it.
-    pub(crate) async fn beat_each(&self, now: Now, beat: &Heartbeat) -> Result<()> {
+    pub(crate) async fn beat_each(&self, now: Now, beat: &Heartbeat) -> Result<Beaten> {
         let found = beat.queues.iter().map(|queue| self.shards.of_workers(queue));
         let mut shards = found_of(join_all(found).await)?;
         shards.sort_by_key(Arc::as_ptr);
@@ -25,7 +25,20 @@ impl<D: Directory> Sharded<D> {
             let beat = beat.clone();
             Box::pin(async move { shard.heartbeat(now, &beat).await })
         });
-        asked.await.or_failure().map(drop)
+        let answers = asked.await.or_failure()?;
+        Ok(Beaten { drained: answers.iter().any(|(_, beaten)| beaten.drained) })
+    }
+
+    /// Drains a worker in each shard that has a row of it: how many processes it has.
+    pub(crate) async fn drain_in_each(&self, now: Now, drain: &WorkerDrain) -> Result<u64> {
+        drain.validate()?;
+        if let Some(only) = self.shards.only() {
+            return only.drain_worker(now, drain).await;
+        }
+        let mut shards = self.shards.all().await?;
+        shards.push(Arc::clone(self.shards.first()));
+        let drained = shards.iter().map(|shard| shard.drain_worker(now, drain));
+        Ok(try_join_all(drained).await?.into_iter().max().unwrap_or_default())
     }
 
     /// Takes a worker's rows from each shard.
@@ -59,8 +72,13 @@ impl<D: Directory> Sharded<D> {
             for row in workers.rows {
                 let name = (row.worker.clone(), row.incarnation);
                 match newest.get_mut(&name) {
-                    Some(known) if known.seen_at >= row.seen_at => {}
-                    Some(known) => *known = row,
+                    Some(known) => {
+                        let drained = known.drained.take().or_else(|| row.drained.clone());
+                        if known.seen_at < row.seen_at {
+                            *known = row;
+                        }
+                        known.drained = drained;
+                    }
                     None => drop(newest.insert(name, row)),
                 }
             }

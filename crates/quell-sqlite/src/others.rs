@@ -99,6 +99,7 @@ fn decode_worker(row: &SqliteRow) -> Result<WorkerRow> {
     let (queues, tasks) = decode_names(name, get(row, 5)?, get(row, 12)?)?;
     let lease: i64 = get(row, 7)?;
     Ok(WorkerRow {
+        drained: None,
         worker: WorkerId::new(name)?,
         incarnation: get(row, 1)?,
         host: get(row, 2)?,

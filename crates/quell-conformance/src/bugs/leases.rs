@@ -30,6 +30,24 @@ fn listed(answer: Result<Answer>, change: impl FnOnce(&mut Vec<WorkerRow>)) -> R
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
+        suite: &["r29_a_worker_learns_with_its_heartbeats_that_it_is_drained"],
+        bends: &[Bend::Answer(|_, _, _, answer| {
+            let mut answer = answer?;
+            if let Answer::Heartbeat(beaten) = &mut answer {
+                beaten.drained = false;
+            }
+            Ok(answer)
+        })],
+        ..Bug::new("DrainsUnheard", 29, "heartbeats do not say that the worker is drained")
+    },
+    Bug {
+        suite: &["r29_a_worker_learns_with_its_heartbeats_that_it_is_drained"],
+        bends: &[Bend::Answer(|_, _, _, answer| {
+            listed(answer, |rows| rows.iter_mut().for_each(|row| row.drained = None))
+        })],
+        ..Bug::new("DrainsUnlisted", 29, "the list does not say which workers are drained")
+    },
+    Bug {
         suite: &[
             "r21_an_expired_lease_is_taken_back_and_nothing_it_reports_counts",
             "r21_only_the_current_token_counts",

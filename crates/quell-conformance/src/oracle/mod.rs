@@ -19,7 +19,7 @@ use futures_util::{FutureExt, StreamExt};
 use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
-use quell_core::heartbeat::Heartbeat;
+use quell_core::heartbeat::{Heartbeat, WorkerDrain};
 use quell_core::part::Ids;
 use quell_core::window::Thresholds;
 use quell_core::{
@@ -220,6 +220,8 @@ impl Pair {
                 let named = named.map(|named| tasks().into_iter().take(named.into()).collect());
                 let beat = Heartbeat { busy: *busy, tasks: named, lease: LEASE, ..beat };
                 ask!(self, op, heartbeat(now, &beat));
+                let drain = WorkerDrain::new(beat.worker.clone(), *busy % 2 == 1);
+                ask!(self, op, drain_worker(now, &drain));
             }
             Op::RemoveWorker { worker, incarnation } => {
                 ask!(self, op, remove_worker(&worker_name(*worker), *incarnation));

@@ -1,7 +1,7 @@
 //! Attempts that end without a word, and how many attempts a job keeps on record.
 
 use quell_core::crash::pause;
-use quell_core::heartbeat::{Heartbeat, WorkerRow};
+use quell_core::heartbeat::{Heartbeat, WorkerDrain, WorkerRow};
 use quell_core::{
     Attempt, AttemptOutcome, Claim, ClaimedJob, ExplainTarget, Outcome, QueueName, SettledAs,
     WorkerId,
@@ -208,6 +208,53 @@ pub async fn r15_r25_a_worker_row_names_the_tasks_of_its_worker(mut rig: Rig) {
         assert_eq!(workers.rows, std::slice::from_ref(&expected), "at {second}");
         row = Some(expected);
     }
+}
+
+/// A drained worker learns it with its heartbeats, from the process of that name that was listed, until it
+/// is resumed or its row goes; the list says since when and by whom.
+pub async fn r29_a_worker_learns_with_its_heartbeats_that_it_is_drained(mut rig: Rig) {
+    let worker = |name: &str| WorkerId::new(name).expect("a valid name");
+    let beats = async |rig: &Rig, name: &str, incarnation: u32| {
+        let beat = heartbeat(&worker(name), incarnation);
+        let beaten = rig.store.heartbeat(Some(rig.now()), &beat).await;
+        beaten.expect("the store takes heartbeats").drained
+    };
+    let set = async |rig: &Rig, name: &str, drains: bool, by: &str| {
+        let drain = WorkerDrain::new(worker(name), drains).by(by.to_owned());
+        rig.store.drain_worker(Some(rig.now()), &drain).await.expect("the store drains")
+    };
+    let shown = async |rig: &Rig| {
+        let workers = rig.store.workers(Some(rig.now())).await.expect("the store lists");
+        let drained = |row: WorkerRow| {
+            let drained = row.drained.map(|drained| (drained.since, drained.by));
+            (row.worker.to_string(), row.incarnation, drained)
+        };
+        workers.rows.into_iter().map(drained).collect::<Vec<_>>()
+    };
+    assert_eq!(set(&rig, "w1", true, "ann").await, 0, "it is not there");
+    assert!(!beats(&rig, "w1", 1).await && !beats(&rig, "w1", 2).await);
+    assert!(!beats(&rig, "w2", 1).await, "it was not there");
+    rig.at(5);
+    assert_eq!(set(&rig, "w1", true, "ann").await, 2);
+    rig.at(10);
+    assert_eq!(set(&rig, "w1", true, "bob").await, 2, "it stays as it is");
+    assert!(beats(&rig, "w1", 1).await && beats(&rig, "w1", 2).await);
+    assert!(!beats(&rig, "w2", 1).await, "another worker");
+    assert!(!beats(&rig, "w1", 3).await, "a new process of that name");
+    let by_ann = Some((Rig::START + secs(5), Some("ann".to_owned())));
+    let row = |incarnation, drained| ("w1".to_owned(), incarnation, drained);
+    let others = [row(3, None), ("w2".to_owned(), 1, None)];
+    let expected = [vec![row(1, by_ann.clone()), row(2, by_ann)], others.to_vec()].concat();
+    assert_eq!(shown(&rig).await, expected);
+
+    rig.store.remove_worker(&worker("w1"), 2).await.expect("the store removes");
+    assert!(!beats(&rig, "w1", 2).await, "its row was gone");
+    assert_eq!(set(&rig, "w1", false, "cid").await, 3);
+    assert!(!beats(&rig, "w1", 1).await);
+    assert!(shown(&rig).await.iter().all(|(.., drained)| drained.is_none()));
+    let long = WorkerDrain::new(worker("w1"), true).by("x".repeat(256));
+    let refused = rig.store.drain_worker(Some(rig.now()), &long).await.expect_err("refused");
+    assert_eq!(refused.field(), Some("by"));
 }
 
 /// A job that fails for ever keeps its first attempts and its last ones, and says how many it gave

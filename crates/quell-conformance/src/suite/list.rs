@@ -162,6 +162,7 @@ macro_rules! rule_tests {
                     r21_r25_a_worker_that_is_back_has_not_crashed,
                     r25_workers_are_listed_until_they_stop_or_stay_away,
                     r15_r25_a_worker_row_names_the_tasks_of_its_worker,
+                    r29_a_worker_learns_with_its_heartbeats_that_it_is_drained,
                     r25_the_first_and_the_last_attempts_are_kept,
                 ]
                 alerts: [

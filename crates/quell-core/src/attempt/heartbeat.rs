@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::queue::check_text;
 use crate::setters::setters;
-use crate::{QueueName, TaskName, Timestamp, WorkerId};
+use crate::{QueueName, Result, TaskName, Timestamp, WorkerId};
 
 /// The longest time between two heartbeats.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
@@ -77,6 +78,61 @@ pub struct Heartbeat {
     pub age: Duration,
 }
 
+/// What a worker learns with a heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beaten {
+    /// Whether an operator drains it: it claims nothing more until it is resumed (R29).
+    pub drained: bool,
+}
+
+/// That an operator drains a worker (R29).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Drained {
+    /// The store's time of the step that drained it.
+    pub since: Timestamp,
+    /// Who drained it, by the words of that caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// What an operator wants of the processes of a worker that are listed now (R29).
+///
+/// ```
+/// use quell_core::WorkerId;
+/// use quell_core::heartbeat::WorkerDrain;
+///
+/// let drain = WorkerDrain::new(WorkerId::new("mail-1")?, true).by("ann".to_owned());
+/// assert!(drain.validate().is_ok());
+/// # Ok::<(), quell_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerDrain {
+    /// The worker's name.
+    pub worker: WorkerId,
+    /// Whether it is drained, or resumed.
+    pub drains: bool,
+    /// Who asks for it: 255 bytes at most. The caller of the first drain stays on record.
+    pub by: Option<String>,
+}
+
+setters!(WorkerDrain { by? String });
+
+impl WorkerDrain {
+    /// A drain, or a resume, by no one who gave a name.
+    #[must_use]
+    pub fn new(worker: WorkerId, drains: bool) -> Self {
+        WorkerDrain { worker, drains, by: None }
+    }
+
+    /// Refuses what cannot be meant (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
+    pub fn validate(&self) -> Result<()> {
+        check_text("by", self.by.as_deref())
+    }
+}
+
 /// What a store keeps about a worker. All times are store times.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WorkerRow {
@@ -108,6 +164,10 @@ pub struct WorkerRow {
     pub steady_since: Timestamp,
     /// When its last heartbeat came.
     pub seen_at: Timestamp,
+    /// Since when an operator drains it; none where it takes jobs. Stores keep it apart from the row,
+    /// which only heartbeats change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<Drained>,
 }
 
 impl WorkerRow {
@@ -128,6 +188,7 @@ impl WorkerRow {
             started_at: now.before(beat.age),
             steady_since: now,
             seen_at: now,
+            drained: None,
         }
     }
 

@@ -36,6 +36,10 @@ impl MemoryStore {
             Operation::Heartbeat { beat } => {
                 Answer::Heartbeat(self.step(now, |state| state.heartbeat(&beat)))
             }
+            Operation::DrainWorker { drain } => {
+                drain.validate()?;
+                Answer::DrainWorker(self.step(now, |state| state.drain_worker(&drain)))
+            }
             Operation::RemoveWorker { worker, incarnation } => Answer::RemoveWorker(
                 self.step(now, |state| state.remove_worker(&worker, incarnation)),
             ),

@@ -2,10 +2,30 @@
 
 use super::state::State;
 use crate::WorkerId;
-use crate::heartbeat::{Heartbeat, WorkerRow, Workers, outdated};
+use crate::heartbeat::{Beaten, Drained, Heartbeat, WorkerDrain, WorkerRow, Workers, outdated};
 
 impl State {
-    pub(super) fn heartbeat(&mut self, beat: &Heartbeat) {
+    pub(super) fn heartbeat(&mut self, beat: &Heartbeat) -> Beaten {
+        self.beat(beat);
+        let place = self.place_of(&beat.worker, beat.incarnation).ok();
+        let row = place.and_then(|place| self.workers.get(place));
+        Beaten { drained: row.is_some_and(|row| row.drained.is_some()) }
+    }
+
+    /// Drains the processes of a worker, or resumes them.
+    pub(super) fn drain_worker(&mut self, drain: &WorkerDrain) -> u64 {
+        let now = self.now();
+        let of_worker = |row: &&mut WorkerRow| row.worker == drain.worker && row.is_kept(now);
+        let mut count = 0_u64;
+        for row in self.workers.iter_mut().filter(of_worker) {
+            let drained = Drained { since: now, by: drain.by.clone() };
+            row.drained = drain.drains.then(|| row.drained.take().unwrap_or(drained));
+            count = count.saturating_add(1);
+        }
+        count
+    }
+
+    fn beat(&mut self, beat: &Heartbeat) {
         let now = self.now();
         match self.place_of(&beat.worker, beat.incarnation) {
             Ok(place) => {

@@ -16,4 +16,5 @@ pub mod turn;
 pub use backlog::{Backlog, BacklogOf, PartitionBacklog};
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
 pub use remarks::Remarks;
+pub(crate) use remarks::check_text;
 pub use settings::{PartitionOrder, QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::EffectStart;
-use crate::heartbeat::{Heartbeat, Workers};
+use crate::heartbeat::{Beaten, Heartbeat, WorkerDrain, Workers};
 use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -136,7 +136,8 @@ macro_rules! with_operations {
             Write begin_effect(now) BeginEffect { lease: lent Lease, name: lent EffectName, key: lent Key } -> EffectStart;
             Write end_effect(now) EndEffect { lease: lent Lease, name: lent EffectName, result: lent Payload } -> ();
             Read effects() Effects { id: own JobId } -> Vec<Effect>;
-            Write heartbeat(now) Heartbeat { beat: lent Heartbeat } -> ();
+            Write heartbeat(now) Heartbeat { beat: lent Heartbeat } -> Beaten;
+            Write drain_worker(now) DrainWorker { drain: lent WorkerDrain } -> u64;
             Write remove_worker() RemoveWorker { worker: lent WorkerId, incarnation: own u32 } -> ();
             Read workers(now) Workers {} -> Workers;
             Write reap(now) Reap { limit: own usize } -> Vec<ExpiredLease>;

@@ -1,7 +1,9 @@
 //! What an operation may touch, as far as the operation itself says.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::heartbeat::WorkerDrain;
 use crate::{
     AlertName, Batch, ExplainTarget, JobId, Key, Operation, QueueName, ScheduleName, TaskName,
     WorkerId,
@@ -97,6 +99,12 @@ impl Scope {
         }
     }
 
+    fn of_queues(queues: &[(QueueName, Arc<[TaskName]>)]) -> Self {
+        let tasks = queues.iter().flat_map(|(_, tasks)| tasks.iter().cloned());
+        let queues = queues.iter().map(|(queue, _)| Root::Queue(queue.clone()));
+        Scope::of(tasks.map(Root::Task).chain(queues))
+    }
+
     fn of_queue(queue: &QueueName, tasks: &[TaskName]) -> Self {
         let tasks = tasks.iter().cloned().map(Root::Task);
         Scope::of(tasks.chain([Root::Queue(queue.clone())]))
@@ -111,11 +119,7 @@ impl Operation {
             Operation::Enqueue { batches } => Scope::of_batches(batches),
             Operation::Claim { claim } => Scope::of_queue(&claim.queue, &claim.tasks),
             Operation::NextDue { queue, tasks } => Scope::of_queue(queue, tasks),
-            Operation::Peek { queues } => {
-                let tasks = queues.iter().flat_map(|(_, tasks)| tasks.iter().cloned());
-                let queues = queues.iter().map(|(queue, _)| Root::Queue(queue.clone()));
-                Scope::of(tasks.map(Root::Task).chain(queues))
-            }
+            Operation::Peek { queues } => Scope::of_queues(queues),
             Operation::Renew { leases, .. } => {
                 Scope::of(leases.iter().map(|lease| Root::Job(lease.job)))
             }
@@ -156,7 +160,10 @@ impl Operation {
             | Operation::Ticks { name, .. }
             | Operation::Backfill { name, .. } => Scope::of([Root::Schedule(name.clone())]),
             Operation::Heartbeat { beat } => Scope::of([Root::Worker(beat.worker.clone())]),
-            Operation::RemoveWorker { worker, .. } => Scope::of([Root::Worker(worker.clone())]),
+            Operation::RemoveWorker { worker, .. }
+            | Operation::DrainWorker { drain: WorkerDrain { worker, .. } } => {
+                Scope::of([Root::Worker(worker.clone())])
+            }
             Operation::SetAlert { name, .. } => Scope::of([Root::Alert(name.clone())]),
             Operation::Workers {}
             | Operation::Reap { .. }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::EffectStart;
-use crate::heartbeat::{Heartbeat, Workers};
+use crate::heartbeat::{Beaten, Heartbeat, WorkerDrain, Workers};
 use crate::job::{Adjusted, Adjustment};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -85,7 +85,13 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     ///
     /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and
     /// queues.
-    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<()>;
+    async fn heartbeat(&self, now: Now, beat: &Heartbeat) -> Result<Beaten>;
+
+    /// Drains the processes of a worker that are listed now, or resumes them: they learn it with their
+    /// next heartbeats (R29). Returns how many there are.
+    ///
+    /// Fails with `Invalid` as for [`WorkerDrain::validate`].
+    async fn drain_worker(&self, now: Now, drain: &WorkerDrain) -> Result<u64>;
 
     /// Removes the row of a worker that has stopped; nothing where there is none.
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()>;

@@ -253,7 +253,9 @@ fn belongs(row: &RowName, roots: &BTreeSet<Root>, jobs: &[Job]) -> bool {
         }
         RowName::Schedule(name) | RowName::Tick(name, _) => has(Root::Schedule(name.clone())),
         RowName::Origin(_) => of_a_job(&|_| true),
-        RowName::Worker(worker, _) => has(Root::Worker(worker.clone())),
+        RowName::Worker(worker, _) | RowName::Remarks(SettingsOf::Worker(worker, _)) => {
+            has(Root::Worker(worker.clone()))
+        }
         RowName::Alert(name) => has(Root::Alert(name.clone())),
     }
 }

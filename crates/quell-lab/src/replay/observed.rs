@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use quell_core::heartbeat::Beaten;
 use quell_core::{
     Answer, Capabilities, EndNotification, JobId, Now, Operation, Pruned, Result, Store, Timestamp,
     Trouble, WakeHub, Wakeups, lacks,
@@ -33,7 +34,9 @@ impl Observed {
             Operation::Tick { .. } => {
                 Some(Err(lacks("schedules", "they do not fire during a replay")))
             }
-            Operation::Heartbeat { .. } if is_virtual => Some(Ok(Answer::Heartbeat(()))),
+            Operation::Heartbeat { .. } if is_virtual => {
+                Some(Ok(Answer::Heartbeat(Beaten::default())))
+            }
             Operation::Reap { .. } if is_virtual => Some(Ok(Answer::Reap(Vec::new()))),
             Operation::Unreadable { .. } if is_virtual => Some(Ok(Answer::Unreadable(Vec::new()))),
             _ => None,

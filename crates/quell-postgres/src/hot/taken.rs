@@ -1,12 +1,12 @@
 //! Operations that this store makes by statements of its own: lists and looks that know its indexes, and
 //! calls that mostly find nothing to do. Some come before a step of the engine.
 
-use quell_core::heartbeat::Heartbeat;
+use quell_core::heartbeat::{Beaten, Heartbeat};
 use quell_core::{Answer, ExplainTarget, Now, Operation, Result, Timestamp};
 
 use crate::backend::PostgresBackend;
 use crate::leases::{forget_left_query, has_expired};
-use crate::row::time;
+use crate::row::{get, time};
 use crate::schedules::look_for_ticks;
 use crate::tx::one_shot;
 use crate::workers::beat_query;
@@ -49,9 +49,10 @@ impl PostgresBackend {
                 self.saw(overview.now);
                 Answer::Overview(overview)
             }
-            Operation::Heartbeat { beat } if self.beat_again(now, beat).await? => {
-                Answer::Heartbeat(())
-            }
+            Operation::Heartbeat { beat } => match self.beat_again(now, beat).await? {
+                Some(beaten) => Answer::Heartbeat(beaten),
+                None => return Ok(None),
+            },
             Operation::Reap { .. } => {
                 if has_expired(&self.upkeep, &self.sql, self.asked(now)).await? {
                     let left = forget_left_query(&self.sql, self.asked(now));
@@ -82,12 +83,12 @@ impl PostgresBackend {
     }
 
     /// Changes the row of a worker, if it has one: one statement.
-    async fn beat_again(&self, now: Now, beat: &Heartbeat) -> Result<bool> {
+    async fn beat_again(&self, now: Now, beat: &Heartbeat) -> Result<Option<Beaten>> {
         let query = beat_query(&self.sql, self.asked(now), beat)?;
         let rows = one_shot(&self.upkeep, &self.sql, query).await?;
         self.warmth.fade();
-        let Some(row) = rows.first() else { return Ok(false) };
+        let Some(row) = rows.first() else { return Ok(None) };
         self.saw(time(row, 0)?);
-        Ok(true)
+        Ok(Some(Beaten { drained: get(row, 1)? }))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_core::heartbeat::Beaten;
 use quell_core::schedule::Ticked;
 use quell_core::{
     Claimed, ClaimedJob, ExpiredLease, Lease, NextDue, Pruned, Renewal, Result, Settled,
@@ -30,7 +31,7 @@ pub(crate) enum Event {
     /// Renewals were answered.
     Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Renewal>> },
     /// A heartbeat was answered.
-    Beaten(Result<()>),
+    Beaten(Result<Beaten>),
     /// The removal of the worker's row was answered.
     Left(Result<()>),
     /// Expired leases were taken back.

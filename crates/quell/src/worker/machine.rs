@@ -27,6 +27,7 @@ use pulse::Pulse;
 use rest::{Rest, SAFETY};
 use upkeep::{REAP_PAUSE, first_pause};
 
+mod drain;
 mod handover;
 mod held;
 mod leases;
@@ -142,6 +143,8 @@ pub(crate) struct Machine {
     ask_again_at: Timestamp,
     handover: Handover,
     pulse: Pulse,
+    /// Whether an operator drains it, as the last heartbeat said (R29).
+    drained: bool,
     rest: Rest,
     reaping: bool,
     reap_at: Option<Timestamp>,
@@ -200,6 +203,7 @@ impl Machine {
             ask_again_at: now,
             handover: Handover::new(now),
             pulse: Pulse::new(bounds.heartbeat, now),
+            drained: false,
             rest: Rest::new(bounds.rests, now),
             reaping: false,
             reap_at: Some(now),
@@ -232,7 +236,7 @@ impl Machine {
             Event::Renewed { leases, asked_at, answer } => {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
             }
-            Event::Beaten(answer) => self.pulse.answered(answer, now),
+            Event::Beaten(answer) => self.on_beaten(answer, now),
             Event::Left(answer) => self.rest.left(answer, now),
             Event::Reaped(answer) => self.on_reaped(answer, now),
             Event::Pruned { asked_at, answer } => self.on_pruned(answer, asked_at, now),
@@ -249,7 +253,7 @@ impl Machine {
         let mut wakes = vec![];
         match self.phase {
             Phase::Working => {
-                if self.wants_more() {
+                if self.wants_more() && !self.drained {
                     let (room, slots) = (self.room(), self.slots());
                     let has_room = |poller: &Poller| room > 0 && (slots > 0 || !poller.rated);
                     let idle = self.pollers.iter().filter(|poller| poller.is_free());
@@ -384,7 +388,7 @@ impl Machine {
         if !self.held.is_empty() && self.renew_at.is_none() {
             self.renew_at = Some(asked_at + self.bounds.lease / 3);
         }
-        if self.phase != Phase::Working {
+        if self.phase != Phase::Working || self.drained {
             self.release(self.waiting.len());
         }
     }
@@ -569,33 +573,17 @@ impl Machine {
         self.settle_at = now + RETRY_PAUSE;
     }
 
-    /// R29: stops claiming at once and releases what has not started.
-    fn on_shutdown(&mut self, now: Timestamp) {
-        match self.phase {
-            Phase::Working => self.release(self.waiting.len()),
-            Phase::Draining { deadline: None } => {}
-            Phase::Draining { deadline: Some(_) } | Phase::Releasing { .. } => return,
-        }
-        self.phase = Phase::Draining { deadline: Some(now + self.bounds.grace) };
-    }
-
-    /// Stops claiming at once and releases what has not started; what runs may go on.
-    fn on_drain(&mut self) {
-        if self.phase == Phase::Working {
-            self.phase = Phase::Draining { deadline: None };
-            self.release(self.waiting.len());
-        }
-    }
-
     fn plan(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         self.plan_losses(now, commands);
         self.plan_stop(now, commands);
         self.plan_rest(now, commands);
         if self.phase == Phase::Working {
-            self.plan_turn(now, commands);
-            self.plan_starts(now, commands);
-            self.plan_releases(now);
-            self.plan_claims(now, commands);
+            if !self.drained {
+                self.plan_turn(now, commands);
+                self.plan_starts(now, commands);
+                self.plan_releases(now);
+                self.plan_claims(now, commands);
+            }
             self.plan_upkeep(now, commands);
         }
         self.plan_settle(now, commands);

@@ -3,6 +3,7 @@
 use super::held::{HOLD, STALL};
 use super::leases::CHECK_PAUSE;
 use super::*;
+use quell_core::heartbeat::Beaten;
 use quell_core::trace::Traces;
 use quell_core::{
     Cancelled, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, Renewal, TaskName,
@@ -51,7 +52,7 @@ impl Scenario {
         let mut commands = self.machine.apply(event, self.now);
         let beats = commands.extract_if(.., |one| matches!(one, Command::Heartbeat { .. })).count();
         if beats > 0 {
-            commands.extend(self.machine.apply(Event::Beaten(Ok(())), self.now));
+            commands.extend(self.machine.apply(Event::Beaten(Ok(Beaten::default())), self.now));
         }
         commands
     }
@@ -631,6 +632,34 @@ fn r29_a_drained_worker_lets_attempts_go_on_until_a_shutdown_bounds_them() {
     assert!(scenario.machine.is_done(), "its last attempt has ended");
 }
 
+/// Its heartbeats say so, and when it is over.
+#[test]
+fn r29_a_worker_that_an_operator_drains_claims_nothing_until_it_is_resumed() {
+    let claims = |commands: &[Command]| {
+        commands.iter().filter(|one| matches!(one, Command::Claim { .. })).count()
+    };
+    let (mut scenario, limit) = Scenario::started(1, 1);
+    let begin = scenario.now;
+    scenario.claimed(2, limit, None);
+    let beaten = |scenario: &mut Scenario, drained| {
+        scenario.machine.apply(Event::Beaten(Ok(Beaten { drained })), scenario.now)
+    };
+    let released = settlements(beaten(&mut scenario, true));
+    let leases: Vec<u64> = released.iter().map(|one| one.lease.job.get()).collect();
+    assert_eq!(leases, [2], "what has not started");
+    scenario.settled(released);
+    let sent = settlements(scenario.ended(&[1]));
+    scenario.settled(sent);
+    scenario.now = begin + Duration::from_secs(600);
+    let commands = scenario.machine.apply(Event::Tick, scenario.now);
+    assert_eq!(claims(&commands), 0, "{commands:?}");
+    assert!(!scenario.machine.is_done() && !scenario.machine.is_resting(), "it waits");
+    let wake = scenario.machine.next_wake();
+    assert!(wake.is_none_or(|at| at >= scenario.now), "it does not spin");
+    let commands = beaten(&mut scenario, false);
+    assert_eq!(claims(&commands), 1, "{commands:?}");
+}
+
 #[test]
 fn r29_jobs_of_a_claim_in_flight_at_shutdown_are_released() {
     let (mut scenario, limit) = Scenario::started(1, 0);
@@ -804,7 +833,7 @@ fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
     let queues = vec![QueueName::new("q0").unwrap()];
     let mut machine = Machine::new(bounds, queues, Vec::new(), began, 7);
     let mut commands = machine.apply(Event::Tick, began);
-    commands.extend(machine.apply(Event::Beaten(Ok(())), began));
+    commands.extend(machine.apply(Event::Beaten(Ok(Beaten::default())), began));
     commands.extend(machine.apply(Event::Reaped(Ok(vec![])), began));
     for queue in claims(&commands) {
         let next = NextDue { now: began, due: None, expiry: None };
@@ -818,7 +847,7 @@ fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
     let now = began + Duration::from_secs(61);
     assert!(!sends(&machine.apply(Event::Tick, now)));
     assert!(machine.next_wake().is_none_or(|at| now < at), "{:?}", machine.next_wake());
-    let commands = machine.apply(Event::Beaten(Ok(())), now);
+    let commands = machine.apply(Event::Beaten(Ok(Beaten::default())), now);
     assert!(commands.iter().any(|one| matches!(one, Command::Leave)), "{commands:?}");
 }
 
@@ -898,7 +927,7 @@ fn r25_r34_heartbeats_come_at_their_pace_whatever_the_worker_does() {
     };
     assert_eq!(beats(&mut scenario), 1);
     assert_eq!(beats(&mut scenario), 0, "one is in flight");
-    scenario.machine.apply(Event::Beaten(Ok(())), scenario.now);
+    scenario.machine.apply(Event::Beaten(Ok(Beaten::default())), scenario.now);
     scenario.now = begin + Duration::from_secs(9);
     assert_eq!(beats(&mut scenario), 0);
     scenario.now = begin + Duration::from_secs(10);
@@ -907,7 +936,7 @@ fn r25_r34_heartbeats_come_at_their_pace_whatever_the_worker_does() {
     scenario.machine.apply(Event::Beaten(Err(away)), scenario.now);
     scenario.now = scenario.now + Duration::from_millis(250);
     assert_eq!(beats(&mut scenario), 1, "a heartbeat that failed is sent again soon");
-    scenario.machine.apply(Event::Beaten(Ok(())), scenario.now);
+    scenario.machine.apply(Event::Beaten(Ok(Beaten::default())), scenario.now);
     scenario.machine.apply(Event::Shutdown, scenario.now);
     scenario.now = scenario.now + Duration::from_secs(10);
     assert_eq!(beats(&mut scenario), 1, "a worker that drains is alive");
@@ -918,7 +947,7 @@ fn r25_a_worker_that_was_suspended_reports_itself_before_it_takes_leases_back() 
     let mut scenario = Scenario::new(2, 0);
     scenario.machine.pulse = Pulse::new(Duration::from_secs(10), scenario.now);
     scenario.machine.apply(Event::Tick, scenario.now);
-    scenario.machine.apply(Event::Beaten(Ok(())), scenario.now);
+    scenario.machine.apply(Event::Beaten(Ok(Beaten::default())), scenario.now);
     scenario.machine.apply(Event::Reaped(Ok(Vec::new())), scenario.now);
     scenario.now = scenario.now + Duration::from_secs(300);
     scenario.machine.reap_at = Some(scenario.now);
@@ -926,7 +955,7 @@ fn r25_a_worker_that_was_suspended_reports_itself_before_it_takes_leases_back() 
     let commands = scenario.machine.apply(Event::Tick, scenario.now);
     assert!(commands.iter().any(|one| matches!(one, Command::Heartbeat { .. })), "{commands:?}");
     assert!(!reaps(&commands), "{commands:?}");
-    let commands = scenario.machine.apply(Event::Beaten(Ok(())), scenario.now);
+    let commands = scenario.machine.apply(Event::Beaten(Ok(Beaten::default())), scenario.now);
     assert!(reaps(&commands), "{commands:?}");
 }
 

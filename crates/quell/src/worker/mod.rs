@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_core::heartbeat;
-pub use quell_core::heartbeat::{WorkerRow, Workers};
+pub use quell_core::heartbeat::{Drained, WorkerDrain, WorkerRow, Workers};
 pub use quell_core::poll::PollSettings;
 use quell_core::{Error, Payload, QueueName, Result, TaskName};
 pub use quell_core::{Retention, WorkerId};

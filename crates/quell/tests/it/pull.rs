@@ -11,10 +11,10 @@ use quell::store::{
     Wakeups,
 };
 use quell::testing::TestClock;
-use quell::worker::WorkerId;
 use quell::worker::pull::{
     PullClaim, PullLease, PullOutcome, PullProcess, PullTasks, Pulled, PulledJob,
 };
+use quell::worker::{WorkerDrain, WorkerId};
 use quell::{
     Batch, ErrorKind, Job, JobId, JobState, Payload, Policy, Quell, Result, TaskName, Timestamp,
 };
@@ -686,4 +686,40 @@ async fn r30_of_several_queues_with_work_each_has_its_turn() {
     }
     // By chance alone a queue has less than one of sixty turns once in ten thousand million runs.
     assert_eq!(from.len(), 3, "{from:?}");
+}
+
+/// From its next heartbeat on, at each server. It holds up no other in line.
+#[tokio::test]
+async fn r29_a_drained_worker_gets_no_jobs_from_any_server_until_it_is_resumed() {
+    let rig = Rig::new(Policy::default());
+    let drain = async |drains| {
+        let drain = WorkerDrain::new(WorkerId::new("w").unwrap(), drains);
+        rig.quell.drain_worker(&drain).await.unwrap()
+    };
+    rig.trigger("1").await;
+    let running = rig.pull(ten("w")).await.remove(0);
+    let in_line = rig.waits(ten("w")).await;
+    assert_eq!(drain(true).await, 1);
+    rig.advance(secs(10)).await;
+    assert!(in_line.is_finished(), "a claim that waits learns it with a heartbeat");
+    let answer = in_line.jobs().await;
+    assert!(answer.drained && answer.jobs.is_empty(), "{answer:?}");
+
+    let drained = rig.waits(ten("w")).await;
+    let other = rig.waits(ten("x")).await;
+    rig.trigger("2").await;
+    quiet().await;
+    assert_eq!(other.jobs().await.jobs.len(), 1, "another worker gets the job");
+    assert!(!drained.is_finished());
+    let elsewhere = PullTasks::new(rig.quell.clone()).task(task("t"), &rig.policy).unwrap();
+    let answer = elsewhere.claim(ten("w")).await.unwrap().delivered();
+    assert!(answer.drained, "another server reads it with its first heartbeat: {answer:?}");
+    assert_eq!(rig.settle(&running, PullOutcome::succeeded()).await, SettledAs::Succeeded);
+
+    assert_eq!(drain(false).await, 1);
+    rig.advance(secs(10)).await;
+    let answer = drained.jobs().await;
+    assert!(!answer.drained && answer.jobs.is_empty(), "it may claim again: {answer:?}");
+    rig.trigger("3").await;
+    assert_eq!(rig.pull(ten("w")).await.len(), 1);
 }

@@ -129,7 +129,12 @@ impl Machine {
             poller.limited || !poller.polls && (poller.look_at <= now || !poller.is_free())
         };
         let upkeep = self.reaping || self.reap_at.is_some();
-        upkeep || self.settling || !self.held.is_empty() || self.pollers.iter().any(called)
+        // R29: a row that it took back would no longer say that it is drained.
+        self.drained
+            || upkeep
+            || self.settling
+            || !self.held.is_empty()
+            || self.pollers.iter().any(called)
     }
 
     /// R25, R34: a worker that works sends heartbeats; one that rests has taken its row back.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_core::heartbeat::Beaten;
 use quell_core::{QueueName, TaskName, Timestamp, WorkerId};
 
 use super::PullProcess;
@@ -20,6 +21,8 @@ struct Known {
     tasks: BTreeSet<TaskName>,
     /// How many of them its last heartbeat named.
     beaten_tasks: usize,
+    /// Whether an operator drains it, as its last heartbeat learnt (R29).
+    drained: bool,
 }
 
 type All = BTreeMap<(WorkerId, u32), Known>;
@@ -69,6 +72,20 @@ impl Beats {
         known.beaten_at = Some(now);
         known.beaten_tasks = known.tasks.len();
         Some((known.queues.iter().cloned().collect(), known.tasks.iter().cloned().collect()))
+    }
+
+    /// Notes what a heartbeat learnt.
+    pub(super) fn answered(&self, process: &PullProcess, beaten: Beaten) {
+        let key = (process.worker.clone(), process.incarnation);
+        if let Some(known) = self.all().get_mut(&key) {
+            known.drained = beaten.drained;
+        }
+    }
+
+    /// Whether an operator drains the process.
+    pub(super) fn is_drained(&self, process: &PullProcess) -> bool {
+        let key = (process.worker.clone(), process.incarnation);
+        self.all().get(&key).is_some_and(|known| known.drained)
     }
 
     /// Lets the next call send a heartbeat.

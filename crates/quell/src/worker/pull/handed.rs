@@ -19,14 +19,21 @@ pub struct Handed {
 
 impl Handed {
     pub(super) fn new(now: Timestamp, jobs: Vec<PulledJob>, undelivered: Undelivered) -> Self {
-        Handed { pulled: Pulled { now, jobs }, undelivered }
+        Handed { pulled: Pulled { now, jobs, drained: false }, undelivered }
+    }
+
+    /// The same, of a worker that an operator drains.
+    pub(super) fn drained(mut self) -> Self {
+        self.pulled.drained = true;
+        self
     }
 
     /// The jobs; from now on they are the worker's.
     #[must_use]
     pub fn delivered(mut self) -> Pulled {
         self.undelivered.leases.clear();
-        Pulled { now: self.pulled.now, jobs: std::mem::take(&mut self.pulled.jobs) }
+        let jobs = std::mem::take(&mut self.pulled.jobs);
+        Pulled { jobs, now: self.pulled.now, drained: self.pulled.drained }
     }
 }
 

@@ -125,8 +125,25 @@ impl PullTasks {
         self.beat(&claim.process, &names, claim.lease).await;
         let in_line = self.shared.lanes.enter(&claim.process);
         let deadline = clock.now() + claim.wait;
-        let first = self.look(claim, queues).await;
         let ends = claim.wait.is_zero() || self.shared.closed.is_cancelled();
+        if self.shared.beats.is_drained(&claim.process) {
+            // R29: it waits apart from the line, which it would hold up.
+            let over = async {
+                tokio::select! {
+                    () = in_line.left.cancelled() => {}
+                    () = self.shared.closed.cancelled() => {}
+                    () = clock.sleep_until(deadline) => {}
+                }
+            };
+            let is_over = tokio::select! {
+                biased;
+                () = over => true,
+                () = self.keep_beating(claim, &names, false) => false,
+            };
+            let nothing = self.nothing(self.store_now()).handed();
+            return Ok(if is_over { nothing.drained() } else { nothing });
+        }
+        let first = self.look(claim, queues).await;
         let empty = match first {
             Ok(look) if ends || !look.jobs.is_empty() => return Ok(look.handed()),
             Ok(look) => look.handed(),
@@ -144,7 +161,7 @@ impl PullTasks {
         tokio::select! {
             biased;
             found = self.stand_in_line(claim, queues, &lane) => found,
-            never = self.keep_beating(claim, &names) => match never {},
+            () = self.keep_beating(claim, &names, true) => Ok(empty.drained()),
             () = over => Ok(empty),
         }
     }
@@ -212,11 +229,8 @@ impl PullTasks {
         }
     }
 
-    async fn keep_beating(
-        &self,
-        claim: &PullClaim,
-        queues: &[QueueName],
-    ) -> std::convert::Infallible {
+    /// Sends heartbeats until an operator drains the process, or resumes it.
+    async fn keep_beating(&self, claim: &PullClaim, queues: &[QueueName], until_drained: bool) {
         let clock = self.quell.clock();
         let began = clock.now();
         loop {
@@ -224,6 +238,9 @@ impl PullTasks {
             let age = claim.process.age.saturating_add(clock.now().since(began));
             let process = PullProcess { age, ..claim.process.clone() };
             self.beat(&process, queues, claim.lease).await;
+            if self.shared.beats.is_drained(&process) == until_drained {
+                return;
+            }
         }
     }
 

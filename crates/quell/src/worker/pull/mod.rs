@@ -216,6 +216,8 @@ pub struct Pulled {
     pub now: Timestamp,
     /// The jobs, in the order in which they start.
     pub jobs: Vec<PulledJob>,
+    /// Whether an operator drains the worker: it gets none until it is resumed (R29).
+    pub drained: bool,
 }
 
 /// A job for a worker.
@@ -462,9 +464,12 @@ impl PullTasks {
         let due = self.shared.beats.due(process, queues, interval(lease), now);
         let Some((queues, tasks)) = due else { return };
         let beat = process.beat(queues, tasks, lease);
-        if let Err(error) = self.quell.store().heartbeat(self.store_time(), &beat).await {
-            self.shared.beats.failed(process);
-            debug!(%error, worker = %process.worker, "heartbeat failed, trying again");
+        match self.quell.store().heartbeat(self.store_time(), &beat).await {
+            Ok(beaten) => self.shared.beats.answered(process, beaten),
+            Err(error) => {
+                self.shared.beats.failed(process);
+                debug!(%error, worker = %process.worker, "heartbeat failed, trying again");
+            }
         }
     }
 
