@@ -26,6 +26,7 @@ pub(crate) fn notice(done: &str, number: &str) -> Option<String> {
         "existing" => "The trigger is known by its idempotency key: this is its job.",
         "pending" => "The trigger is sent. The queue that keeps dedup keys has it now.",
         "paused" => "It is paused.",
+        "drained" => "It claims nothing more from its next heartbeat on.",
         "resumed" => "It goes on.",
         "cancelled" => "It is cancelled.",
         "due" => "It is due now.",

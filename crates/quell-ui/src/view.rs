@@ -38,6 +38,7 @@ const TEMPLATES: &[(&str, &str)] = &[
     ("timeline", include_str!("templates/timeline.html")),
     ("triggers", include_str!("templates/triggers.html")),
     ("what-if", include_str!("templates/what-if.html")),
+    ("worker", include_str!("templates/worker.html")),
     ("workers", include_str!("templates/workers.html")),
     ("wrong", include_str!("templates/wrong.html")),
 ];

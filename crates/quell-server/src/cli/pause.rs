@@ -13,7 +13,7 @@ use super::source::{Source, ask, join, print_json};
 /// Who pauses.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Paused {
-    /// Who pauses it, as lists and `explain` show; USER@HOST where it is left out.
+    /// Who asks for it, as lists and `explain` show; USER@HOST where it is left out.
     #[arg(long, value_name = "WHO")]
     pub(super) by: Option<String>,
 }

@@ -332,6 +332,8 @@ fn operators(max_body: usize) -> OpenApiRouter<Api> {
         .routes(routes!(schedules::backfill))
         .routes(routes!(schedules::ticks))
         .routes(routes!(workers::list))
+        .routes(routes!(workers::drain))
+        .routes(routes!(workers::resume))
         .routes(routes!(deliveries::list))
         .routes(routes!(overview::show))
         .routes(routes!(overview::events::events))

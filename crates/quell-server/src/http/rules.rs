@@ -143,9 +143,11 @@ const RULES: &[(&str, Rule)] = &[
     ("unreadable_list", right(Right::Read, Objects::All)),
     ("unreadable_restore", right(Right::Operate, Objects::All)),
     ("workers_claim", right(Right::Work, Objects::Filtered)),
+    ("workers_drain", right(Right::Operate, Objects::All)),
     ("workers_leave", right(Right::Work, Objects::None)),
     ("workers_list", right(Right::Read, Objects::All)),
     ("workers_renew", right(Right::Work, Objects::Filtered)),
+    ("workers_resume", right(Right::Operate, Objects::All)),
     ("workers_settle", right(Right::Work, Objects::Filtered)),
 ];
 

@@ -86,12 +86,21 @@ pub struct PulledJobs {
     pub now: String,
     /// The jobs, in the order in which they start. None where the wait is over.
     pub jobs: Vec<PulledJob>,
+    /// Whether an operator drains the worker: it gets no jobs until it is resumed. Left out where not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    pub drained: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl From<&Pulled> for PulledJobs {
     fn from(pulled: &Pulled) -> Self {
         let jobs = pulled.jobs.iter().map(PulledJob::from).collect();
-        PulledJobs { now: pulled.now.to_string(), jobs }
+        PulledJobs { now: pulled.now.to_string(), jobs, drained: pulled.drained }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Workers (R25).
 
 use quell::worker::{WorkerRow, Workers as Found};
-use quell::{QueueName, TaskName};
+use quell::{QueueName, TaskName, Timestamp};
 use quell_core::WorkerId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,7 +16,8 @@ pub struct Worker {
     pub worker: WorkerId,
     /// Which process of that name it is.
     pub incarnation: u32,
-    /// `seen`, or `unseen` where it missed three heartbeats.
+    /// `seen`, or `unseen` where it missed three heartbeats. Of one that an operator drains: `draining`
+    /// while it runs attempts, then `drained`.
     pub state: String,
     /// Where it runs.
     pub host: String,
@@ -41,6 +42,24 @@ pub struct Worker {
     pub started_at: String,
     /// Its last heartbeat.
     pub seen_at: String,
+    /// Since when an operator drains it; left out where it takes jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub drained_since: Option<String>,
+    /// Who drained it, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub drained_by: Option<String>,
+}
+
+/// What a worker is about, in a word.
+fn state(row: &WorkerRow, now: Timestamp) -> &'static str {
+    match &row.drained {
+        _ if row.is_unseen(now) => "unseen",
+        Some(_) if row.busy > 0 => "draining",
+        Some(_) => "drained",
+        None => "seen",
+    }
 }
 
 /// All workers.
@@ -55,7 +74,7 @@ impl From<&Found> for Workers {
         let show = |row: &WorkerRow| Worker {
             worker: row.worker.clone(),
             incarnation: row.incarnation,
-            state: if row.is_unseen(found.now) { "unseen" } else { "seen" }.to_owned(),
+            state: state(row, found.now).to_owned(),
             host: row.host.clone(),
             pid: row.pid,
             version: row.version.clone(),
@@ -66,6 +85,8 @@ impl From<&Found> for Workers {
             lease: exact(row.lease),
             started_at: row.started_at.to_string(),
             seen_at: row.seen_at.to_string(),
+            drained_since: row.drained.as_ref().map(|drained| drained.since.to_string()),
+            drained_by: row.drained.as_ref().and_then(|drained| drained.by.clone()),
         };
         Workers { workers: found.rows.iter().map(show).collect() }
     }

@@ -39,6 +39,8 @@ mod dead;
 #[cfg(test)]
 mod doctor;
 #[cfg(test)]
+mod drain;
+#[cfg(test)]
 mod effects;
 #[cfg(test)]
 mod encryption;

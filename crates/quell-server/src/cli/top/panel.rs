@@ -227,7 +227,7 @@ fn workers(snapshot: &Snapshot) -> Panel {
         return hidden(format!("workers: {LIMITED}"), columns);
     };
     let show = |worker: &crate::view::Worker| {
-        let mark = if worker.state == "seen" { Mark::Plain } else { Mark::Bad };
+        let mark = if worker.state != "unseen" { Mark::Plain } else { Mark::Bad };
         let heartbeat = relative(snapshot, Some(&worker.seen_at));
         let (name, host) = (short(worker.worker.as_str()), short(&worker.host));
         let (busy, slots) = (worker.busy.to_string(), worker.slots.to_string());

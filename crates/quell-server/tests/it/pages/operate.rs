@@ -298,3 +298,34 @@ async fn a_timeline_has_the_marks_of_its_span() {
     assert!(scene.page("read", past).await.page.by_id("marks").is_none());
     scene.stop().await;
 }
+
+#[tokio::test]
+async fn r29_a_worker_is_drained_and_resumed_by_its_page() {
+    let scene = Scene::new().await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let worker = loop {
+        let listed = scene.get("/v1/workers").await;
+        if let Some(name) = listed["workers"][0]["worker"].as_str() {
+            break name.to_owned();
+        }
+        assert!(Instant::now() < deadline, "no worker is listed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let path = format!("/workers/{worker}");
+    let list = scene.page("admin", "/workers").await.page;
+    assert!(list.links().any(|link| link == path), "{}", list.text());
+    let ask = scene.page("operate", &path).await.page;
+    assert!(ask.does("drain") && ask.text().contains("go on until they end"), "{}", ask.text());
+    let drain = format!("{path}/drain");
+    assert_eq!(scene.send("read", &drain, &[]).await.status, 403);
+    assert!(scene.page("read", &path).await.page.lacks().contains(&"operate"));
+    assert_eq!(scene.done(&drain, &[]).await, format!("{path}?done=drained"));
+    let shown = scene.get("/v1/workers").await["workers"][0].clone();
+    assert_eq!((&shown["state"], &shown["drained_by"]), (&json!("drained"), &json!("admin")));
+    assert!(scene.page("read", "/workers").await.page.text().contains("drained"));
+    let page = scene.page("admin", &path).await.page;
+    assert!(page.does("resume") && page.text().contains("by admin"), "{}", page.text());
+    scene.done(&format!("{path}/resume"), &[]).await;
+    assert_eq!(scene.get("/v1/workers").await["workers"][0]["state"], "seen");
+    scene.stop().await;
+}
