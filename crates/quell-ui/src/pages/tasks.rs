@@ -77,11 +77,8 @@ async fn show(visit: &Visit, name: &str, typed: Option<Typed>) -> Answer {
     let windows = visit.get_if_seen(&windows).await?;
     let policy = visit.get_if_seen(&format!("{below}/policy")).await?;
     let habits = visit.get_if_seen(&format!("{below}/habits")).await?;
-    let causes = format!(
-        "/v1/dead/causes?task={}&limit=5&among={}",
-        encode(name),
-        super::dead::AMONG
-    );
+    let causes =
+        format!("/v1/dead/causes?task={}&limit=5&among={}", encode(name), super::dead::AMONG);
     let causes = visit.get_if_seen(&causes).await?;
     let took = habits.as_ref().and_then(|habits| habits["took"].as_array());
     let took = took.into_iter().flatten().filter_map(|group| group["attempts"].as_u64());
