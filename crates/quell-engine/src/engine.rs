@@ -11,9 +11,7 @@ use quell_core::heartbeat::{Beaten, Heartbeat, WorkerDrain, Workers};
 use quell_core::history::Sink;
 use quell_core::job::{Adjusted, Adjustment};
 use quell_core::part::Notifications;
-use quell_core::schedule::{
-    RecordedTick, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, no_such_schedule,
-};
+use quell_core::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Backlog, BacklogOf, Batch, Cancelled, Capabilities, Claim, Claimed,
     Counts, DeadExport, DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error,
@@ -562,18 +560,7 @@ impl<B: Backend> Steps for Engine<B> {
         to: Timestamp,
         limit: usize,
     ) -> Result<Vec<RecordedTick>> {
-        let mut step = self.reading(Time::Last).await?;
-        step.load_schedules([name.clone()]).await?;
-        if !step.rows.schedules.contains_key(name) {
-            return Err(no_such_schedule(name));
-        }
-        step.load_first_ticks(name, from, to, limit.min(RecordedTick::MAX_PAGE)).await?;
-        let has_causes = self.backend.keeps_causes_of_ticks();
-        let recorded = |tick: &Tick| match has_causes {
-            true => tick.into(),
-            false => RecordedTick { tick: tick.tick, by: None, job: None },
-        };
-        Ok(step.rows.ticks.values().map(recorded).collect())
+        self.reading(Time::Last).await?.ticks(name, from, to, limit).await
     }
 
     async fn tick(&self, now: Now, limit: usize) -> Result<Ticked> {

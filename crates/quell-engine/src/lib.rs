@@ -19,6 +19,7 @@ mod ends;
 mod engine;
 mod hot;
 mod known;
+mod lanes;
 mod load;
 mod loaded;
 mod maps;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::part::TaskKey;
+use quell_core::schedule::{RecordedTick, Tick, no_such_schedule};
 use quell_core::{
     Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
-    KeyAdvice, Lead, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
-    UnreadablePage,
+    KeyAdvice, Lead, QueueInfo, QueueName, Result, ScheduleName, TaskInfo, TaskName, Timestamp,
+    UnreadableJob, UnreadablePage,
 };
 use tracing::warn;
 
@@ -487,6 +488,27 @@ impl<B: Backend> Step<'_, B> {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// The first ticks of a schedule that are on record in this time.
+    pub(crate) async fn ticks(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<RecordedTick>> {
+        self.load_schedules([name.clone()]).await?;
+        if !self.rows.schedules.contains_key(name) {
+            return Err(no_such_schedule(name));
+        }
+        self.load_first_ticks(name, from, to, limit.min(RecordedTick::MAX_PAGE)).await?;
+        let has_causes = self.backend.keeps_causes_of_ticks();
+        let recorded = |tick: &Tick| match has_causes {
+            true => tick.into(),
+            false => RecordedTick { tick: tick.tick, by: None, job: None },
+        };
+        Ok(self.rows.ticks.values().map(recorded).collect())
     }
 
     /// How many dead jobs match a filter, whatever page it asks for. Only for a text in errors are their

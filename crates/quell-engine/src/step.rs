@@ -135,7 +135,7 @@ pub(crate) enum Windows {
 /// An open step.
 #[derive(Debug)]
 pub(crate) struct Step<'b, B: Backend> {
-    backend: &'b B,
+    pub(crate) backend: &'b B,
     tx: B::Tx,
     pub(crate) now: Timestamp,
     ids: Ids,
