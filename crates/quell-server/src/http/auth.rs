@@ -187,9 +187,11 @@ fn check(
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "authorization", message));
         }
         None => {
-            if !is_safe && comes_from_a_foreign_page(headers) {
+            if !is_safe && comes_from_a_foreign_page(client, headers) {
                 let message = "a request of another site's page is refused";
-                return Err(ApiError::new(StatusCode::FORBIDDEN, "sec-fetch-site", message));
+                let is_said = headers.contains_key("sec-fetch-site");
+                let field = if is_said { "sec-fetch-site" } else { "origin" };
+                return Err(ApiError::new(StatusCode::FORBIDDEN, field, message));
             }
             (None, Grant::all(), Proof::None)
         }
@@ -316,12 +318,15 @@ fn names(api: &Api, host: &str) -> bool {
     api.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-fn comes_from_a_foreign_page(headers: &HeaderMap) -> bool {
+fn comes_from_a_foreign_page(client: &Client, headers: &HeaderMap) -> bool {
     let site = headers.get(HeaderName::from_static("sec-fetch-site"));
     match site.and_then(|site| site.to_str().ok()) {
         Some("same-origin" | "none") => false,
         Some(_) => true,
-        // Browsers that do not say send the origin with every unsafe method; other programs do not.
-        None => headers.contains_key("origin"),
+        // Browsers that do not say, as over HTTP to another host, send the origin with every unsafe method; other
+        // programs do not.
+        None => headers.get(ORIGIN).is_some_and(|origin| {
+            !origin.to_str().is_ok_and(|origin| is_origin(client, headers, origin))
+        }),
     }
 }

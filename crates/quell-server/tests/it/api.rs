@@ -211,6 +211,14 @@ async fn strangers_are_kept_out() {
             .body(r#"{"payload":1}"#);
         assert_eq!(answer(request.send().await.unwrap()).await.0, 403, "{name}");
     }
+    // Browsers say the origin alone over HTTP to a host that is not this one.
+    let own = format!("http://{}", served.server.address());
+    let request = served
+        .request(Method::POST, "/v1/tasks/now/triggers")
+        .header("content-type", "application/json")
+        .header("origin", own)
+        .body(r#"{"payload":1}"#);
+    assert_eq!(answer(request.send().await.unwrap()).await.0, 202);
     let response = served.request(Method::GET, "/v1/healthz").send().await.unwrap();
     assert_eq!(response.headers()["x-content-type-options"], "nosniff");
     assert_eq!(response.headers()["cache-control"], "no-store");
