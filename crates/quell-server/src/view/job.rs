@@ -354,7 +354,7 @@ pub struct Waits {
 pub struct WaitsFor {
     /// `not_due`, `key_runs`, `older_window`, `queue_paused`, `queue_deleted`, `task_paused`,
     /// `queue_full`, `partition_full`, `turn`, `rate`, `partition_rate`, `no_worker`,
-    /// `no_worker_knows_task`, `workers_busy`, `clock_ahead`, `task_undeclared`, `other_queue` or
+    /// `no_worker_knows_task`, `workers_drained`, `workers_busy`, `clock_ahead`, `task_undeclared`, `other_queue` or
     /// `next_claim`.
     pub kind: String,
     /// The same, for people.

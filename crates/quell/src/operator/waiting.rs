@@ -92,6 +92,11 @@ pub enum WaitReason {
     NoWorker,
     /// Workers take jobs from its queue, and none of them knows its task (R28).
     NoWorkerKnowsTask,
+    /// Operators drain all workers that would take its task from its queue (R29).
+    WorkersDrained {
+        /// How many workers.
+        workers: u64,
+    },
     /// All slots of the workers that take its task from its queue are taken.
     WorkersBusy {
         /// How many attempts they run.
@@ -126,6 +131,7 @@ impl WaitReason {
             WaitReason::PartitionRate { .. } => "partition_rate",
             WaitReason::NoWorker => "no_worker",
             WaitReason::NoWorkerKnowsTask => "no_worker_knows_task",
+            WaitReason::WorkersDrained { .. } => "workers_drained",
             WaitReason::WorkersBusy { .. } => "workers_busy",
             WaitReason::ClockAhead { .. } => "clock_ahead",
             WaitReason::NextClaim => "next_claim",
@@ -198,10 +204,10 @@ impl fmt::Display for WaitReason {
                 write_pause(f, "its task", *since, by.as_deref())
             }
             WaitReason::QueueFull { running, limit } => {
-                write!(f, "its queue runs {running} attempts, and {limit} is the limit")
+                write!(f, "its queue runs {}, and {limit} is the limit", attempts(*running))
             }
             WaitReason::PartitionFull { running, limit } => {
-                write!(f, "its partition runs {running} attempts, and {limit} is the limit")
+                write!(f, "its partition runs {}, and {limit} is the limit", attempts(*running))
             }
             WaitReason::Turn { job } => {
                 write!(f, "job {job} of its partition goes first: their order is strict")
@@ -214,8 +220,14 @@ impl fmt::Display for WaitReason {
             }
             WaitReason::NoWorker => f.write_str("no worker takes jobs from its queue"),
             WaitReason::NoWorkerKnowsTask => f.write_str("no worker of its queue knows its task"),
+            WaitReason::WorkersDrained { workers: 1 } => {
+                f.write_str("the one worker that takes its task is drained: resume it")
+            }
+            WaitReason::WorkersDrained { workers } => {
+                write!(f, "all {workers} workers that take its task are drained: resume one")
+            }
             WaitReason::WorkersBusy { busy, slots } => {
-                write!(f, "the workers of its queue run {busy} attempts in {slots} slots")
+                write!(f, "the workers of its queue run {} in {slots} slots", attempts(*busy))
             }
             WaitReason::ClockAhead { by } => {
                 write!(f, "the store's clock stands still: it is {by:?} ahead (`quell doctor`)")
@@ -223,6 +235,10 @@ impl fmt::Display for WaitReason {
             WaitReason::NextClaim => f.write_str("nothing holds it: the next claim takes it"),
         }
     }
+}
+
+fn attempts(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "attempt" } else { "attempts" })
 }
 
 fn write_pause(
@@ -267,17 +283,22 @@ impl Waiting {
 pub struct Late {
     /// How much.
     pub by: Duration,
-    /// The job of its key that ran until then, if that is why. Limits, pauses and busy workers are not
+    /// The job of its key that ran until then, if that is why. Most limits, pauses and busy workers are not
     /// on record.
     pub after: Option<JobId>,
+    /// The job of its partition that ran until then, if that is why: the queue limits what runs in one.
+    pub after_in_partition: Option<JobId>,
 }
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} after it was due", self.by)?;
-        match self.after {
-            Some(job) => write!(f, ": job {job} of its key ran until then"),
-            None => f.write_str(": no worker was free, or a limit or a pause held it"),
+        match (self.after, self.after_in_partition) {
+            (Some(job), _) => write!(f, ": job {job} of its key ran until then"),
+            (None, Some(job)) => {
+                write!(f, ": its partition was full, and job {job} of it ran until then")
+            }
+            (None, None) => f.write_str(": no worker was free, or a limit or a pause held it"),
         }
     }
 }
@@ -366,13 +387,37 @@ impl Quell {
             return Ok(None);
         }
         let by = started.since(due);
-        let others = self.of_its_key(job, None).await?;
         let ran_until = |other: &&Job| {
             other.ended_at.is_some_and(|ended| due < ended && ended <= started)
                 && other.started_at.is_some()
         };
-        let last = others.iter().filter(ran_until).max_by_key(|other| other.ended_at);
-        Ok(Some(Late { by, after: last.map(|other| other.id) }))
+        let last_of = |others: &[Job]| {
+            let last = others.iter().filter(ran_until).max_by_key(|other| other.ended_at);
+            last.map(|other| other.id)
+        };
+        let after = last_of(&self.of_its_key(job, None).await?);
+        let mut late = Late { by, after, after_in_partition: None };
+        if after.is_none() && job.partition.is_some() {
+            late.after_in_partition = last_of(&self.of_its_partition(job).await?);
+        }
+        Ok(Some(late))
+    }
+
+    /// The other jobs of a job's partition that have ended, among the newest of its queue and those that were
+    /// accepted just before it; none where nothing limits what runs in one.
+    async fn of_its_partition(&self, job: &Job) -> Result<Vec<Job>> {
+        let queues = self.store().queues().await?;
+        let known = queues.into_iter().find(|queue| queue.name == job.queue);
+        if !known.is_some_and(|queue| queue.settings.limits_partitions()) {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        for before in [None, Some(job.id)] {
+            let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+            found.extend(self.store().jobs(&filter.queue(job.queue.clone())).await?);
+        }
+        found.retain(|other| other.partition == job.partition && other.id != job.id);
+        Ok(found)
     }
 
     /// The other jobs of a job's key, the newest ones.
@@ -473,14 +518,19 @@ impl Quell {
         let workers = self.store().workers(self.clock().store_time()).await?;
         let seen = workers.rows.iter().filter(|row| !row.is_unseen(workers.now));
         let of_queue: Vec<_> = seen.filter(|row| row.may_take_from(&job.queue)).collect();
-        let (mut busy, mut slots) = (0_u64, 0_u64);
+        let (mut busy, mut slots, mut drained) = (0_u64, 0_u64, 0_u64);
         for row in of_queue.iter().filter(|row| row.may_know(&job.task)) {
+            if row.drained.is_some() {
+                drained = drained.saturating_add(1);
+                continue;
+            }
             busy = busy.saturating_add(u64::from(row.busy));
             slots = slots.saturating_add(u64::from(row.slots));
         }
         // On a store with a timer, workers without work are not listed (R34).
         let may_rest = self.store().capabilities().timed;
         Ok(match slots {
+            0 if drained > 0 && !may_rest => Some(WaitReason::WorkersDrained { workers: drained }),
             0 if may_rest => None,
             0 if of_queue.is_empty() => Some(WaitReason::NoWorker),
             0 => Some(WaitReason::NoWorkerKnowsTask),

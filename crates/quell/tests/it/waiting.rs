@@ -128,6 +128,15 @@ async fn each_reason_is_named(quell: Quell) -> Result<()> {
     assert_eq!(rig.reasons(job).await, [busy]);
     let job = rig.accept(Rig::trigger_in("free")).await;
     assert_eq!(rig.reasons(job).await, [WaitReason::NextClaim]);
+    if lists_all {
+        let worker = WorkerId::new("of-free").unwrap();
+        let drain = quell::worker::WorkerDrain::new(worker.clone(), true);
+        assert_eq!(rig.quell.drain_worker(&drain).await?, 1);
+        assert_eq!(rig.reasons(job).await, [WaitReason::WorkersDrained { workers: 1 }]);
+        let resume = quell::worker::WorkerDrain::new(worker, false);
+        assert_eq!(rig.quell.drain_worker(&resume).await?, 1);
+        assert_eq!(rig.reasons(job).await, [WaitReason::NextClaim]);
+    }
     let job = rig.accept(Rig::trigger_in("alone")).await;
     let expected = if lists_all { WaitReason::NoWorker } else { WaitReason::NextClaim };
     assert_eq!(rig.reasons(job).await, [expected]);
@@ -313,5 +322,40 @@ async fn r15_a_late_start_is_told_with_the_job_that_ran_until_then() -> Result<(
     assert_eq!(late.after, Some(first), "{late}");
     let of_first = rig.quell.how_late(&rig.job(first).await).await?;
     assert!(of_first.is_none_or(|late| late.after.is_none()), "nothing of its key ran before it");
+    Ok(())
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn r15_a_late_start_names_the_job_of_its_partition_that_ran_until_then() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("app.db").display());
+    let rig = Rig { quell: Quell::open(&url).await? };
+    let one = QueueSettings::default().partition_concurrency(1);
+    rig.quell.queue("q").set(&one).await?;
+    let of_customer = |name: &str| {
+        let partition = Some(Key::new(name).unwrap());
+        NewTrigger { partition, ..Rig::trigger_in("q") }
+    };
+    let first = rig.accept(of_customer("4711")).await;
+    assert_eq!(rig.claim("q", 1).await.jobs.len(), 1);
+    let second = rig.accept(of_customer("4711")).await;
+    let other = rig.accept(of_customer("17")).await;
+    assert_eq!(rig.claim("q", 1).await.jobs[0].id, other, "its partition is full");
+    until("the second one is due", || async {
+        rig.job(second).await.window.due_at < rig.claim("q", 1).await.now
+    })
+    .await;
+    let full = WaitReason::PartitionFull { running: 1, limit: 1 };
+    let waiting = rig.quell.why_waiting(&rig.job(second).await).await?.unwrap();
+    assert!(waiting.reasons.contains(&full), "{waiting:?}");
+    assert_eq!(full.to_string(), "its partition runs 1 attempt, and 1 is the limit");
+    let lease = quell::store::Lease { job: first, token: rig.job(first).await.token };
+    let outcome = quell::store::Outcome::succeeded();
+    rig.quell.store().settle(None, vec![quell::store::Settlement { lease, outcome }]).await?;
+    assert_eq!(rig.claim("q", 1).await.jobs[0].id, second);
+    let late = rig.quell.how_late(&rig.job(second).await).await?.unwrap();
+    assert_eq!((late.after, late.after_in_partition), (None, Some(first)), "{late}");
+    assert!(late.to_string().contains(&format!("job {first} of it ran until then")), "{late}");
     Ok(())
 }
