@@ -8,13 +8,14 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
-use quell::{Job, JobState, Key, TaskName, Timestamp};
+use quell::{JobState, Key, TaskName, Timestamp};
 use tokio::task::JoinError;
 
 use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
+use super::overview::waiting::Waits;
 use crate::recent::Span;
 use crate::view;
 
@@ -23,7 +24,7 @@ const STEPS: usize = 600;
 const MOST_STEPS: usize = 2_000;
 /// The most windows of an answer.
 const WINDOWS: usize = 100;
-/// How many pages of jobs are read for them where some are not seen.
+/// How many pages of jobs are read for them.
 const PAGES: usize = 5;
 /// The span where none is asked for.
 const SPAN: Duration = Duration::from_secs(600);
@@ -80,13 +81,13 @@ pub(super) async fn timeline(
     let found = reading.await.map_err(|error: JoinError| failed(error))?;
     let waiting = waiting(&api, &access, &task, key.as_ref()).await?;
     let at = |time: Timestamp| (time.as_micros().saturating_sub(from.as_micros())) as f64 / 1_000.0;
-    let window = |job: &Job| view::OpenWindow {
-        job: job.id,
-        key: job.key.clone(),
-        triggers: job.window.triggers,
-        opened: at(job.window.first_at),
-        due: at(job.window.due_at),
-        bound: job.window.bound_at.map(at),
+    let window = |one: &Waits| view::OpenWindow {
+        job: one.job,
+        key: Some(one.key.clone()),
+        triggers: one.triggers,
+        opened: at(one.opened),
+        due: at(one.due),
+        bound: one.bound.map(at),
     };
     let (triggers, runs) = found.complete;
     let complete = triggers.max(runs);
@@ -112,13 +113,20 @@ pub(super) async fn timeline(
     }))
 }
 
-/// Windows of a task that the caller sees, the newest first.
+/// Windows of a task that the caller sees, the newest first. All who look share what was read in the last seconds:
+/// where few jobs of a task wait among many others, a store may read all of those to find them.
 async fn waiting(
     api: &Api,
     access: &Access,
     task: &TaskName,
     key: Option<&Key>,
-) -> Result<Vec<Job>, ApiError> {
+) -> Result<Vec<Waits>, ApiError> {
+    let found = api.overviews.waiting().of(task, key, || read_waiting(api, task, key)).await?;
+    let seen = found.iter().filter(|one| access.grant().sees(&one.queue, task));
+    Ok(seen.take(WINDOWS).cloned().collect())
+}
+
+async fn read_waiting(api: &Api, task: &TaskName, key: Option<&Key>) -> quell::Result<Vec<Waits>> {
     let mut filter = JobFilter {
         task: Some(task.clone()),
         state: Some(JobState::Scheduled),
@@ -127,19 +135,15 @@ async fn waiting(
         ..JobFilter::default()
     };
     let mut found = Vec::new();
-    // Jobs that the caller does not see may hide those that it does.
-    let pages = if access.grant().is_limited() { PAGES } else { 1 };
-    for _ in 0..pages {
+    for _ in 0..PAGES {
         let page = api.quell.jobs(&filter).await?;
         filter.before = page.last().map(|job| job.id);
         let is_last = page.len() < filter.limit;
-        let seen = |job: &Job| job.key.is_some() && access.grant().sees(&job.queue, &job.task);
-        found.extend(page.into_iter().filter(seen));
+        found.extend(page.into_iter().filter_map(Waits::of));
         if is_last || found.len() >= WINDOWS {
             break;
         }
     }
-    found.truncate(WINDOWS);
     Ok(found)
 }
 

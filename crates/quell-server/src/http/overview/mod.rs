@@ -5,6 +5,7 @@
 pub(super) mod events;
 pub(super) mod marks;
 mod moment;
+pub(super) mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,7 @@ pub struct Overviews {
     last: Arc<Mutex<Last>>,
     viewers: events::Viewers,
     readers: Arc<Semaphore>,
+    waiting: waiting::Waiting,
 }
 
 #[derive(Debug, Default)]
@@ -66,12 +68,18 @@ impl Overviews {
             last: Arc::default(),
             viewers: events::Viewers::default(),
             readers: Arc::new(Semaphore::new(READERS)),
+            waiting: waiting::Waiting::default(),
         }
     }
 
     /// The marks of this server.
     pub(super) fn marks(&self) -> Vec<view::Mark> {
         self.marks.shown()
+    }
+
+    /// The windows that were read lately.
+    pub(super) fn waiting(&self) -> &waiting::Waiting {
+        &self.waiting
     }
 
     /// The record behind them.
