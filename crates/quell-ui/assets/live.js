@@ -52,6 +52,12 @@ const follow = (show, say) => {
     time.textContent = "now";
     return time;
   };
+  // The page that shows more of a trouble, as the server has it.
+  const placeOf = ({ kind, task, queue }) => {
+    const of = (path, name) => name === undefined ? null : path + encodeURIComponent(name);
+    return { alert: "/settings", workers: "/workers", late: "/jobs?state=scheduled&late=1m", dead: "/dead", unreadable: "/dead",
+      failing: of("/tasks/", task), paused: of("/queues/", queue) ?? of("/tasks/", task) }[kind] ?? null;
+  };
   const troubles = (list) => {
     place.dataset.well = list.length ? "no" : "yes";
     put(document.querySelector("#health-title"), !list.length ? "All is well"
@@ -61,7 +67,12 @@ const follow = (show, say) => {
     document.querySelector("#troubles").replaceChildren(...list.map((one) => {
       const item = document.createElement("li");
       item.dataset.kind = one.kind;
-      item.textContent = one.text;
+      const place = placeOf(one);
+      if (!place) { item.textContent = one.text; return item; }
+      const link = document.createElement("a");
+      link.href = document.body.dataset.prefix + place;
+      link.textContent = one.text;
+      item.append(link);
       return item;
     }));
   };

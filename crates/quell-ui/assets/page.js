@@ -99,6 +99,10 @@ const millis = (value) => value === null || value === undefined ? "–"
   document.addEventListener("quell:times", refresh);
   document.addEventListener("visibilitychange", refresh);
 
+  // What was refused is in sight, wherever its form is.
+  const refused = one("main .error[role=alert]");
+  refused?.scrollIntoView({ block: "center" });
+
   // A page with something in progress is loaded again, while it is looked at and no one uses its keys or forms.
   const progress = one("[data-refresh]");
   if (progress) {

@@ -28,7 +28,7 @@ pub struct Overview {
     pub week: Numbers,
     /// What the store has now.
     pub now: Present,
-    /// Tasks by what they did in the last hour, the busiest first, at most 50.
+    /// Tasks by what they did in the last hour, those that ran most first, at most 50.
     pub tasks: Vec<TaskActivity>,
     /// How many tasks are left out.
     pub more_tasks: usize,
@@ -39,10 +39,24 @@ pub struct Overview {
 /// Something that needs a look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Issue {
-    /// `alert`, `store`, `workers`, `late`, `dead`, `unreadable` or `paused`.
+    /// `alert`, `store`, `workers`, `late`, `dead`, `failing`, `unreadable` or `paused`.
     pub kind: String,
     /// What is wrong, in words.
     pub text: String,
+    /// The task that it is about, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub task: Option<TaskName>,
+    /// The queue that it is about, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub queue: Option<QueueName>,
+}
+
+impl Issue {
+    pub(crate) fn new(kind: &str, text: String) -> Self {
+        Issue { kind: kind.to_owned(), text, task: None, queue: None }
+    }
 }
 
 /// Counts of a span of time.
@@ -117,6 +131,9 @@ pub struct Present {
     /// Workers that were seen within three heartbeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,
+    /// How many of them operators drain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<u64>,
     /// Their slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,

@@ -109,6 +109,41 @@ async fn an_overview_names_what_is_paused_and_what_is_late() {
     let texts: Vec<_> =
         seen.await["troubles"].as_array().unwrap().iter().map(|one| one["text"].clone()).collect();
     assert_eq!(texts, ["queue default is paused", "task once is paused"]);
+    let (_, by_ann) = served.post("/v1/tasks/fails/pause", r#"{"by":"ann"}"#).await;
+    assert_eq!(by_ann["paused"], true, "{by_ann}");
+    let is_there = |seen: &Value| seen["troubles"].as_array().unwrap().len() == 3;
+    let seen = until(&served, "/v1/overview", is_there).await;
+    let ann = seen["troubles"].as_array().unwrap().iter().find(|one| one["task"] == "fails");
+    assert_eq!(ann.unwrap()["text"], "task fails is paused by ann");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_overview_names_tasks_that_only_fail_and_workers_that_are_drained() {
+    let tasks = "[tasks.broken]\nretry = { max_attempts = 1 }\nexec = { command = [\"false\"] }\n\
+                 [tasks.fine]\nexec = { command = [\"true\"] }\n";
+    let served = serve(tasks).await;
+    for _ in 0..5 {
+        let job = served.trigger("broken", "{}").await["job"].clone();
+        served.ended(&job, JobState::Dead).await;
+    }
+    let job = served.trigger("fine", "{}").await["job"].clone();
+    served.ended(&job, JobState::Succeeded).await;
+    let of = |seen: &Value, kind: &str| -> Vec<Value> {
+        let all = seen["troubles"].as_array().unwrap().iter();
+        all.filter(|one| one["kind"] == kind).cloned().collect()
+    };
+    let seen = until(&served, "/v1/overview", |seen| !of(seen, "failing").is_empty()).await;
+    let failing = of(&seen, "failing");
+    assert_eq!((failing.len(), &failing[0]["task"]), (1, &json!("broken")), "{failing:?}");
+    let workers = until(&served, "/v1/workers", |all| all["workers"][0].is_object()).await;
+    let worker = workers["workers"][0]["worker"].as_str().unwrap().to_owned();
+    let (status, _) = served.post(&format!("/v1/workers/{worker}/drain"), "{}").await;
+    assert_eq!(status, 200);
+    served.trigger("fine", r#"{"payload":1,"delay":"1h"}"#).await;
+    let seen = until(&served, "/v1/overview", |seen| !of(seen, "workers").is_empty()).await;
+    assert_eq!(of(&seen, "workers")[0]["text"], "jobs wait and the one worker is drained");
+    assert_eq!((&seen["now"]["workers"], &seen["now"]["drained"]), (&json!(1), &json!(1)));
     served.server.stop().await.unwrap();
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::answer::{Answer, page};
 use crate::api::{self, Call};
 use crate::site::Site;
+use crate::text::encode;
 use crate::visit::{Visit, shown};
 
 pub(crate) fn routes() -> Router<Site> {
@@ -38,7 +39,12 @@ async fn start(State(site): State<Site>, mut request: Request) -> Response {
 }
 
 async fn overview(visit: Visit) -> Answer {
-    let overview: Value = visit.get("/v1/overview").await?;
+    let mut overview: Value = visit.get("/v1/overview").await?;
+    for trouble in overview["troubles"].as_array_mut().into_iter().flatten() {
+        if let Some(path) = place_of(trouble) {
+            trouble["url"] = visit.url(&path).into();
+        }
+    }
     let week = &overview["week"];
     let number = |name: &str| week[name].as_f64().unwrap_or_default();
     let covered = number("runs") + number("saved");
@@ -48,6 +54,21 @@ async fn overview(visit: Visit) -> Answer {
         saved => saved.map(|share| format!("{share:.1}")),
     };
     page(&visit, "overview", "Overview", "overview", own)
+}
+
+/// The page that shows more of a trouble. The script knows the same.
+fn place_of(trouble: &Value) -> Option<String> {
+    let name = |member: &str| trouble[member].as_str().map(encode);
+    let of = |path: &str, name: Option<String>| name.map(|name| format!("{path}/{name}"));
+    match trouble["kind"].as_str()? {
+        "alert" => Some("/settings".to_owned()),
+        "workers" => Some("/workers".to_owned()),
+        "late" => Some("/jobs?state=scheduled&late=1m".to_owned()),
+        "dead" | "unreadable" => Some("/dead".to_owned()),
+        "failing" => of("/tasks", name("task")),
+        "paused" => of("/queues", name("queue")).or_else(|| of("/tasks", name("task"))),
+        _ => None,
+    }
 }
 
 /// `GET /live`: the API's events, as they come.

@@ -49,7 +49,7 @@ async fn review(visit: Visit, Path(task): Path<String>, Form(form): Form) -> Ans
         tag,
         is_any => true,
         note => "They count in every process from a few seconds after they are saved, for triggers that \
-                 bring none of their own. Windows that are open stay as they are until the next trigger.",
+                 bring none of their own. The bound of a window that is open can only shrink, with its next trigger.",
         here => visit.url(&format!("/tasks/{}", encode(&task))),
     };
     page(&visit, "tasks", &format!("Change task {task}"), "review", own)

@@ -30,8 +30,12 @@ fn path(task: &str, query: &Fields) -> String {
 async fn timeline(visit: Visit) -> Answer {
     let names = super::task_names(&visit).await?;
     let query = visit.query().clone();
-    let task =
-        query.get("task").or(names.first().map(String::as_str)).unwrap_or_default().to_owned();
+    let busiest = match query.get("task") {
+        Some(_) => Value::Null,
+        None => visit.get::<Value>("/v1/overview").await?["tasks"][0]["task"].take(),
+    };
+    let task = query.get("task").or(busiest.as_str()).or(names.first().map(String::as_str));
+    let task = task.unwrap_or_default().to_owned();
     let mut found = Value::Null;
     if !task.is_empty() {
         found = visit.get(&path(&task, &query)).await?;

@@ -142,6 +142,8 @@ async fn form(
     let query = visit.query();
     let names = ["find", "id", "key", "idempotency_key", "dedup_key"];
     let given = names.into_iter().find(|name| query.get(name).is_some());
+    let partition = query.get("find").filter(|_| found.choices.is_empty());
+    let partition = of_partition(visit, partition).await?;
     let choices = found.choices.iter().map(|(kind, job)| {
         let Covering { id, task, queue, state, triggers, first_at } = job;
         context! { kind => *kind, id, task, queue, state, triggers, first_at }
@@ -152,6 +154,20 @@ async fn form(
         task => query.get("task").unwrap_or_default(),
         problem => found.problem.map(|(_, problem)| problem).filter(|_| found.choices.is_empty()),
         choices => choices.collect::<Vec<_>>(),
+        partition,
     };
     with_status(visit, status, "triggers", "Find a trigger", "triggers", own)
+}
+
+/// The list of jobs of a partition, such as a customer, where there is one of this name.
+async fn of_partition(visit: &Visit, name: Option<&str>) -> Result<Option<String>, Refusal> {
+    let Some(name) = name else { return Ok(None) };
+    let jobs = format!("/jobs?partition={}", encode(name));
+    let reply = visit.ask(Call::get(&format!("/v1{jobs}&limit=1"))).await?;
+    if !reply.status.is_success() {
+        return Ok(None);
+    }
+    let page: Value = visit.read(&reply)?;
+    let is_any = page["jobs"].as_array().is_some_and(|jobs| !jobs.is_empty());
+    Ok(is_any.then(|| visit.url(&jobs)))
 }

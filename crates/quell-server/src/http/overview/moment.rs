@@ -1,7 +1,7 @@
 //! What was read at one moment, and what a caller sees of it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +22,10 @@ use crate::view::{self, Issue, Numbers, TaskActivity};
 const MOST_TASKS: usize = 50;
 /// A job that is later than this is a trouble.
 const LATE: Duration = Duration::from_secs(60);
+/// Fewer failures are no trouble yet.
+const FAILING: u64 = 5;
+/// The most tasks that are named as failing.
+const MOST_FAILING: usize = 5;
 
 #[derive(Debug)]
 pub(super) struct Moment {
@@ -118,6 +122,8 @@ impl Moment {
             first_due: self.first_due(grant).map(|due| due.to_string()),
             unreadable: sees_all.then_some(self.lanes.unreadable),
             workers: sees_all.then_some(seen.len() as u64),
+            drained: sees_all
+                .then(|| seen.iter().filter(|one| one.drained.is_some()).count() as u64),
             slots: sees_all.then(|| seen.iter().map(|one| u64::from(one.slots)).sum()),
             alerts: sees_all.then_some(alerts),
         }
@@ -128,19 +134,61 @@ impl Moment {
         seen.filter_map(|lane| lane.first_due).min()
     }
 
+    /// The same of what no pause holds back: a pause is a trouble of its own.
+    fn first_due_unpaused(&self, grant: &Grant) -> Option<Timestamp> {
+        let paused_queues: BTreeSet<&QueueName> =
+            self.queues.iter().filter(|one| one.settings.paused).map(|one| &one.name).collect();
+        let paused_tasks: BTreeSet<&TaskName> =
+            self.tasks.iter().filter(|one| one.settings.paused).map(|one| &one.name).collect();
+        let goes_on = |queue: &QueueName, task: &TaskName| {
+            !paused_queues.contains(queue) && !paused_tasks.contains(task)
+        };
+        let lanes = self.lanes.lanes.iter();
+        let seen = lanes.filter(|lane| grant.sees(&lane.queue, &lane.task));
+        let open = seen.filter(|lane| goes_on(&lane.queue, &lane.task));
+        open.filter_map(|lane| lane.first_due).min()
+    }
+
+    /// Tasks of which only failures were seen in the last hour.
+    fn failing(&self, grant: &Grant) -> Vec<Issue> {
+        let fails = |one: &&Activity| one.hour.failed >= FAILING && one.hour.succeeded == 0;
+        let seen = self.activities.iter().filter(|one| grant.sees(&one.queue, &one.task));
+        let mut found: Vec<&Activity> = seen.filter(fails).collect();
+        found.sort_by_key(|one| std::cmp::Reverse(one.hour.failed));
+        let issue = |one: &Activity| {
+            let (task, failed) = (&one.task, one.hour.failed);
+            let text = format!(
+                "task {task}: all {failed} attempts of the last hour failed that this server saw"
+            );
+            Issue {
+                task: Some(task.clone()),
+                queue: Some(one.queue.clone()),
+                ..Issue::new("failing", text)
+            }
+        };
+        found.into_iter().take(MOST_FAILING).map(issue).collect()
+    }
+
     fn troubles(&self, grant: &Grant, now: &view::Present) -> Vec<Issue> {
         let mut found = Vec::new();
-        let mut say = |kind: &str, text: String| found.push(Issue { kind: kind.to_owned(), text });
+        let mut say = |kind: &str, text: String| found.push(Issue::new(kind, text));
         if let Some(trouble) = &self.trouble {
             say("store", format!("the store accepts no triggers: {trouble}"));
         }
         for alert in now.alerts.iter().flatten() {
             say("alert", format!("alert {alert} is raised"));
         }
-        if now.workers == Some(0) && now.waiting > 0 {
-            say("workers", "jobs wait and no worker was seen".to_owned());
+        match (now.workers, now.drained) {
+            (Some(0), _) if now.waiting > 0 => {
+                say("workers", "jobs wait and no worker was seen".to_owned());
+            }
+            (Some(workers), Some(drained)) if now.waiting > 0 && workers == drained => {
+                let all = if drained == 1 { "the one worker" } else { "every worker" };
+                say("workers", format!("jobs wait and {all} is drained"));
+            }
+            _ => {}
         }
-        let late = self.first_due(grant).map(|due| self.lanes.now.since(due));
+        let late = self.first_due_unpaused(grant).map(|due| self.lanes.now.since(due));
         if let Some(late) = late.filter(|late| *late > LATE) {
             let late = crate::config::duration::rough(late);
             say("late", format!("a job has been due for {late}"));
@@ -151,18 +199,22 @@ impl Moment {
                 format!("{} dead {}", now.dead, if now.dead == 1 { "job" } else { "jobs" }),
             );
         }
+        found.extend(self.failing(grant));
         if let Some(count) = now.unreadable.filter(|count| *count > 0) {
-            say("unreadable", format!("{count} jobs were set aside, as their rows cannot be read"));
+            let text = format!("{count} jobs were set aside, as their rows cannot be read");
+            found.push(Issue::new("unreadable", text));
         }
         for queue in
             self.queues.iter().filter(|one| one.settings.paused && grant.sees_queue(&one.name))
         {
-            say("paused", format!("queue {} is paused", queue.name));
+            let text = paused(format!("queue {} is paused", queue.name), &queue.settings.paused_by);
+            found.push(Issue { queue: Some(queue.name.clone()), ..Issue::new("paused", text) });
         }
         for task in
             self.tasks.iter().filter(|one| one.settings.paused && grant.sees_task(&one.name))
         {
-            say("paused", format!("task {} is paused", task.name));
+            let text = paused(format!("task {} is paused", task.name), &task.settings.paused_by);
+            found.push(Issue { task: Some(task.name.clone()), ..Issue::new("paused", text) });
         }
         found
     }
@@ -206,9 +258,14 @@ impl Moment {
         );
         let mut shown: Vec<TaskActivity> = shown.collect();
         shown.sort_by_key(|task| {
-            let busy = task.hour.triggers.saturating_add(task.hour.starts);
-            std::cmp::Reverse((busy, task.running, task.waiting, task.dead))
+            let ran = task.hour.starts.saturating_add(task.running);
+            std::cmp::Reverse((ran, task.hour.triggers, task.waiting, task.dead))
         });
         shown
     }
+}
+
+/// What is paused, and by whom where that is known.
+fn paused(what: String, by: &Option<String>) -> String {
+    by.as_ref().map_or_else(|| what.clone(), |by| format!("{what} by {by}"))
 }
