@@ -16,6 +16,11 @@ impl Faults {
         self.expected.push((text.to_owned(), false));
     }
 
+    /// A fault with this text may come or not.
+    pub(crate) fn tolerate(&mut self, text: &str) {
+        self.expected.push((text.to_owned(), true));
+    }
+
     pub(crate) fn add(&mut self, events: &[Value]) {
         for fault in events.iter().filter_map(fault) {
             let expected = self.expected.iter_mut().find(|(text, _)| fault.contains(text.as_str()));

@@ -220,6 +220,11 @@ impl Page {
         self.faults.borrow_mut().expect(text);
     }
 
+    /// Says that the page may have a fault with this text, by whether it asks for something in time.
+    pub(crate) fn tolerate(&self, text: &str) {
+        self.faults.borrow_mut().tolerate(text);
+    }
+
     /// Forgets the faults that have come.
     pub(crate) fn forgive(&self) {
         let _forgotten = self.faults.take();

@@ -149,7 +149,7 @@ impl Moment {
         open.filter_map(|lane| lane.first_due).min()
     }
 
-    /// Tasks of which only failures were seen in the last hour.
+    /// Tasks whose attempts all failed in the last hour, as far as this server saw.
     fn failing(&self, grant: &Grant) -> Vec<Issue> {
         let fails = |one: &&Activity| one.hour.failed >= FAILING && one.hour.succeeded == 0;
         let seen = self.activities.iter().filter(|one| grant.sees(&one.queue, &one.task));

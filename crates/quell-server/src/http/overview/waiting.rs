@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 const FRESH: Duration = Duration::from_secs(2);
 /// By how many times as long as a read took it is shown: a look that costs much is made rarely.
 const TIMES: u32 = 10;
-/// The most tasks and keys of which windows are kept.
+/// The most tasks and keys whose windows are kept.
 const MOST: usize = 100;
 
 /// A job with a key that waits.
