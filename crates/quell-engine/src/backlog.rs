@@ -13,12 +13,11 @@ use quell_core::{JobId, JobState, Key, Result, TaskName, Timestamp};
 use crate::backend::{Backend, Index, Place, Scan};
 use crate::rows::RowName;
 use crate::step::Step;
-use crate::upkeep::job_of;
 
 /// How many priorities of one task are found; jobs of lower ones are read with the last of them.
 const MOST_PRIORITIES: usize = 32;
 
-/// Jobs that wait for their key that are looked at: a backend may have no note of them, only their rows.
+/// Jobs that wait for their key that are looked at. A backend may have no note of them, and then does not count them.
 const MOST_OF_KEYS: usize = 1_000;
 
 /// Where jobs wait.
@@ -37,6 +36,8 @@ struct Reading {
     only: Option<Reverse<i16>>,
     seen: Seen,
     is_over: bool,
+    /// Whether there were jobs whose queue and partition the index does not say.
+    is_blind: bool,
 }
 
 impl Reading {
@@ -48,7 +49,7 @@ impl Reading {
             }
             Line::Key => (Scan::first(Index::Waiting, limit.min(MOST_OF_KEYS)), None),
         };
-        Reading { scan, only, seen: Seen::default(), is_over: false }
+        Reading { scan, only, seen: Seen::default(), is_over: false, is_blind: false }
     }
 
     /// Notes where the next page begins, if there is one.
@@ -126,7 +127,10 @@ impl<B: Backend> Step<'_, B> {
             // A page may be short although there is more.
             let mut left: Vec<&mut Reading> = all.iter_mut().filter(|one| !one.is_over).collect();
             if left.is_empty() {
-                return Ok(all.into_iter().map(|one| one.seen).collect());
+                let seen = all
+                    .into_iter()
+                    .map(|one| Seen { is_cut: one.seen.is_cut || one.is_blind, ..one.seen });
+                return Ok(seen.collect());
             }
             let scans: Vec<Scan> = left.iter().map(|one| one.scan.clone()).collect();
             let found = self.scan(&scans).await?;
@@ -138,17 +142,13 @@ impl<B: Backend> Step<'_, B> {
                         (reading.is_over, reading.seen.is_cut) = (true, false);
                         break;
                     }
-                    let (queue, partition) = match (&entry.note, job_of(&entry)) {
-                        (Some(note), _) => (note.queue.clone(), note.partition.clone()),
-                        (None, Some(id)) => {
-                            self.load_readable(&[id]).await?;
-                            let Some(job) = self.rows.jobs.get(&id) else { continue };
-                            (job.queue.clone(), job.partition.clone())
-                        }
-                        (None, None) => continue,
+                    // Its row, with its payload, is too much to read for a look.
+                    let Some(note) = &entry.note else {
+                        reading.is_blind = true;
+                        continue;
                     };
-                    if queue == of.queue {
-                        reading.seen.count(partition.as_ref(), entry.place.at, self.now);
+                    if note.queue == of.queue {
+                        reading.seen.count(note.partition.as_ref(), entry.place.at, self.now);
                     }
                 }
             }

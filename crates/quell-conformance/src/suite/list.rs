@@ -179,7 +179,7 @@ macro_rules! rule_tests {
                     jobs_are_listed_page_by_page needs Listing,
                 ]
                 backlog: [
-                    r31_partitions_are_listed_by_what_waits_in_them needs Priorities AcrossQueues,
+                    r31_partitions_are_listed_by_what_waits_in_them,
                     r11_r31_a_job_that_waits_for_its_key_is_in_the_backlog,
                     r31_a_look_at_a_backlog_is_bounded_and_hides_no_line needs Priorities,
                 ]

@@ -27,13 +27,13 @@ pub(super) async fn newest(
     let info = info.ok_or_else(|| no_such_schedule(name))?;
     // The store's clock may be ahead of this one, and none of its ticks is later than the last.
     let now = info.last.map_or(now, |last| last.max(now));
+    let to = now + Duration::from_secs(60);
     let mut span = span_of(&info.schedule.spec, now, limit);
     let (mut found, mut is_too_long) = (Vec::new(), false);
     for _ in 0..READS {
-        let ticks =
-            store.ticks(name, now.before(span), Timestamp::MAX, RecordedTick::MAX_PAGE).await?;
+        let ticks = store.ticks(name, now.before(span), to, RecordedTick::MAX_PAGE).await?;
         let is_cut = ticks.len() >= RecordedTick::MAX_PAGE;
-        if !is_cut {
+        if !is_cut && (is_too_long || ticks.len() > found.len()) {
             found = ticks;
         }
         if is_cut {
