@@ -140,7 +140,7 @@ async fn an_overview_names_tasks_that_only_fail_and_workers_that_are_drained() {
     let worker = workers["workers"][0]["worker"].as_str().unwrap().to_owned();
     let (status, _) = served.post(&format!("/v1/workers/{worker}/drain"), "{}").await;
     assert_eq!(status, 200);
-    served.trigger("fine", r#"{"payload":1,"delay":"1h"}"#).await;
+    served.post("/v1/tasks/fine/triggers", r#"{"payload":1,"delay":"1h"}"#).await;
     let seen = until(&served, "/v1/overview", |seen| !of(seen, "workers").is_empty()).await;
     assert_eq!(of(&seen, "workers")[0]["text"], "jobs wait and the one worker is drained");
     assert_eq!((&seen["now"]["workers"], &seen["now"]["drained"]), (&json!(1), &json!(1)));
