@@ -55,7 +55,7 @@ fn bash_completes_commands_and_options_by_the_script() {
         shown.lines().map(str::to_owned).collect::<BTreeSet<_>>()
     };
     assert_eq!(completed(&["que"]), BTreeSet::from(["queue".to_owned()]));
-    assert_eq!(completed(&["queue", "pa"]), BTreeSet::from(["pause".to_owned()]));
+    assert_eq!(completed(&["queue", "pau"]), BTreeSet::from(["pause".to_owned()]));
     assert_eq!(completed(&["serve", "--conf"]), BTreeSet::from(["--config".to_owned()]));
 }
 
