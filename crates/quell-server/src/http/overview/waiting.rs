@@ -49,9 +49,12 @@ struct Read {
     found: Arc<Vec<Waits>>,
 }
 
+/// What was read of one task or key; none before the first read.
+type Place = Arc<Mutex<Option<Read>>>;
+
 /// What was read. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(in crate::http) struct Waiting(Arc<Mutex<HashMap<Of, Arc<Mutex<Option<Read>>>>>>);
+pub(in crate::http) struct Waiting(Arc<Mutex<HashMap<Of, Place>>>);
 
 impl Waiting {
     /// The windows of a task, or of one of its keys. Callers of the same wait for one read.
@@ -76,7 +79,7 @@ impl Waiting {
         Ok(found)
     }
 
-    async fn place(&self, task: &TaskName, key: Option<&Key>) -> Arc<Mutex<Option<Read>>> {
+    async fn place(&self, task: &TaskName, key: Option<&Key>) -> Place {
         let mut all = self.0.lock().await;
         let of = (task.clone(), key.cloned());
         if all.len() >= MOST && !all.contains_key(&of) {
