@@ -194,15 +194,7 @@ pub(super) async fn causes(
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<view::Causes>, ApiError> {
     let mut query = Parameters::read(query)?;
-    let among = query.take("among", |text| {
-        text.parse().ok().filter(|among| (1..=DeadCauses::MAX_JOBS).contains(among)).ok_or_else(
-            || {
-                let most = DeadCauses::MAX_JOBS;
-                let message = format!("{text:?} is no number of jobs: give 1 to {most}");
-                quell::Error::invalid("among", message)
-            },
-        )
-    })?;
+    let among = query.take_number("among", DeadCauses::MAX_JOBS)?;
     let (filter, _) = Asked::of_parameters(&access, query)?;
     let among = among.unwrap_or(DeadCauses::MAX_JOBS);
     let found = api.quell.dead().causes_among(&filter, among).await?;

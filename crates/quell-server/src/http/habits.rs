@@ -1,15 +1,14 @@
 //! `GET /v1/tasks/{task}/habits`: how long attempts of a task take, and which of its keys are triggered most.
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::TaskName;
-use tokio::task::JoinError;
 
 use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::what_if::remedy_for_single;
+use crate::recent::Recent;
 use crate::view;
 
 /// `GET /v1/tasks/{task}/habits`.
@@ -31,17 +30,9 @@ pub(super) async fn show(
     Path(task): Path<String>,
 ) -> Result<Json<view::TaskHabits>, ApiError> {
     let task = TaskName::new(task)?;
-    let (recent, grant) = (api.overviews.recent().clone(), access.grant().clone());
-    let of = task.clone();
-    let permit = api.overviews.permit().await?;
-    let reading = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        recent.habits(&of, |queue| grant.sees(queue, &of))
-    });
-    let failed = |error: JoinError| {
-        ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error)
-    };
-    let habits = reading.await.map_err(failed)?;
+    let (grant, of) = (access.grant().clone(), task.clone());
+    let read = move |recent: &Recent| recent.habits(&of, |queue| grant.sees(queue, &of));
+    let habits = api.overviews.read_record(read).await?;
     let (keys, single) = habits.keys;
     let remedies = remedy_for_single(keys, single).into_iter().collect();
     Ok(Json(view::TaskHabits::new(task, habits, remedies)))

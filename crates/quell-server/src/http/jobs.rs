@@ -140,11 +140,19 @@ impl Parameters {
 
     /// How many rows a page has at most: `limit`, from 1 to `max`.
     pub(super) fn take_limit(&mut self, max: usize) -> Result<Option<usize>, ApiError> {
-        self.take("limit", |text| {
-            let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));
-            limit.ok_or_else(|| {
-                let message = format!("limit must be a number from 1 to {max}");
-                quell::Error::invalid("limit", message)
+        self.take_number("limit", max)
+    }
+
+    /// A number from 1 to `max`.
+    pub(super) fn take_number(
+        &mut self,
+        name: &'static str,
+        max: usize,
+    ) -> Result<Option<usize>, ApiError> {
+        self.take(name, |text| {
+            let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+            number.ok_or_else(|| {
+                quell::Error::invalid(name, format!("{name} must be a number from 1 to {max}"))
             })
         })
     }

@@ -285,12 +285,7 @@ pub(super) async fn ticks(
 ) -> Result<Json<view::FiredTicks>, ApiError> {
     let name = ScheduleName::new(name)?;
     let mut query = Parameters::read(query)?;
-    let limit = query.take("limit", |text| {
-        text.parse().ok().filter(|limit| (1..=MOST_TICKS).contains(limit)).ok_or_else(|| {
-            let message = format!("{text:?} is no number of ticks: give 1 to {MOST_TICKS}");
-            quell::Error::invalid("limit", message)
-        })
-    })?;
+    let limit = query.take_limit(MOST_TICKS)?;
     query.end()?;
     known(view::FiredTicks::read(&api.quell, &name, limit.unwrap_or(TICKS)).await).map(Json)
 }

@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
 use quell::{JobState, Key, TaskName, Timestamp};
-use tokio::task::JoinError;
 
 use super::Api;
 use super::auth::Access;
 use super::error::{ApiError, Refused};
 use super::jobs::{Pairs, Parameters};
 use super::overview::waiting::Waits;
-use crate::recent::Span;
+use crate::recent::{Recent, Span};
 use crate::view;
 
 /// The steps where none are asked for, and the most.
@@ -62,7 +60,7 @@ pub(super) async fn timeline(
     let end = query.take("to", |text| time("to", &text))?;
     let to = end.unwrap_or(now);
     let from = query.take("from", |text| time("from", &text))?.unwrap_or_else(|| to.before(SPAN));
-    let steps = query.take("steps", |text| steps(&text))?.unwrap_or(STEPS);
+    let steps = query.take_number("steps", MOST_STEPS)?.unwrap_or(STEPS);
     query.end()?;
     if from >= to || to.since(from) > LONGEST {
         let message =
@@ -70,15 +68,12 @@ pub(super) async fn timeline(
         return Err(ApiError::invalid("from", message));
     }
     let span = Span { from, to, steps };
-    let (recent, grant) = (api.overviews.recent().clone(), access.grant().clone());
+    let grant = access.grant().clone();
     let (of, wanted) = (task.clone(), key.clone());
-    let permit = api.overviews.permit().await?;
-    let reading = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
+    let read = move |recent: &Recent| {
         recent.timeline(&of, |queue| grant.sees(queue, &of), wanted.as_ref(), span)
-    });
-    let failed = |error| ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error);
-    let found = reading.await.map_err(|error: JoinError| failed(error))?;
+    };
+    let found = api.overviews.read_record(read).await?;
     let waiting = waiting(&api, &access, &task, key.as_ref()).await?;
     let at = |time: Timestamp| (time.as_micros().saturating_sub(from.as_micros())) as f64 / 1_000.0;
     let window = |one: &Waits| view::OpenWindow {
@@ -170,13 +165,5 @@ pub(super) fn moment(field: &'static str, text: &str) -> quell::Result<jiff::Tim
     text.parse().map_err(|error| {
         let example = "write 2026-03-01T00:00:00Z";
         quell::Error::invalid(field, format!("{text:?} is not a time ({error}): {example}"))
-    })
-}
-
-fn steps(text: &str) -> quell::Result<usize> {
-    let steps = text.parse().ok().filter(|steps| (1..=MOST_STEPS).contains(steps));
-    steps.ok_or_else(|| {
-        let message = format!("{text:?} is no number of steps: give 1 to {MOST_STEPS}");
-        quell::Error::invalid("steps", message)
     })
 }

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::trigger::Thresholds;
 use quell::{Edge, Fold};
 use quell_lab::Rule;
 use quell_lab::simulate::Simulation;
-use tokio::task::JoinError;
 
 use super::Api;
 use super::auth::Access;
@@ -21,7 +19,7 @@ use super::policy::thresholds_in_force;
 use super::timeline::time;
 use super::triggers::known_task;
 use crate::config::duration;
-use crate::recent::Span;
+use crate::recent::{Recent, Span};
 use crate::view::{self, WhatIfPair};
 
 /// The most triggers that are simulated: the newest.
@@ -70,8 +68,8 @@ pub(super) async fn show(
     let (name, task) = known_task(&api, &task)?;
     let mut query = Parameters::read(query)?;
     let asked = asked(&mut query)?;
-    let recent = api.overviews.recent().clone();
-    let to = query.take("to", |text| time("to", &text))?.unwrap_or_else(|| recent.now());
+    let now = api.overviews.recent().now();
+    let to = query.take("to", |text| time("to", &text))?.unwrap_or(now);
     let from = query.take("from", |text| time("from", &text))?.unwrap_or_else(|| to.before(SPAN));
     query.end()?;
     let debounce = task.checked.debounce();
@@ -88,9 +86,7 @@ pub(super) async fn show(
         ..Rule::new(current)
     };
     let (grant, of) = (access.grant().clone(), name.clone());
-    let permit = api.overviews.permit().await?;
-    let simulating = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
+    let simulate = move |recent: &Recent| {
         let span = Span { from, to, steps: 1 };
         let (triggers, cut) = recent.triggers(&of, |queue| grant.sees(queue, &of), span, MOST);
         let first = triggers.first().map_or(to, |(_, at)| *at);
@@ -98,11 +94,9 @@ pub(super) async fn show(
         let simulation = Simulation::of(triggers);
         let pairs = simulated(&simulation, &rule, asked);
         (first, count, cut, simulation.keys(), pairs, recent.complete(&of).0)
-    });
-    let failed = |error: JoinError| {
-        ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error)
     };
-    let (first, count, cut, (keys, single), pairs, complete) = simulating.await.map_err(failed)?;
+    let simulated = api.overviews.read_record(simulate).await?;
+    let (first, count, cut, (keys, single), pairs, complete) = simulated;
     Ok(Json(view::WhatIf {
         task: name,
         from: first.to_string(),

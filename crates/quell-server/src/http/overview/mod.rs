@@ -8,6 +8,7 @@ mod moment;
 pub(super) mod waiting;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use quell::job::JobFilter;
 use quell::{JobState, Quell, QueueName, TaskName};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, Semaphore};
 
 use super::Api;
 use super::auth::Access;
@@ -87,15 +88,25 @@ impl Overviews {
         &self.recent
     }
 
-    /// A place among those who read the whole record.
+    /// Reads the whole record apart from other requests; a few callers do so at a time, and others wait.
     ///
     /// # Errors
-    /// Never, as nothing closes it.
-    pub(super) async fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// None that are known, unless what reads panics.
+    pub(super) async fn read_record<R: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Recent) -> R + Send + 'static,
+    ) -> Result<R, ApiError> {
+        let failed = |error: &dyn Display| {
+            ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", error)
+        };
         let permit = Arc::clone(&self.readers).acquire_owned().await;
-        permit.map_err(|error| {
-            ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error)
-        })
+        let permit = permit.map_err(|error| failed(&error))?;
+        let recent = self.recent.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            read(&recent)
+        });
+        reading.await.map_err(|error| failed(&error))
     }
 
     /// A moment that is at most a second old. All who ask meanwhile share it, or the failure.
