@@ -63,7 +63,9 @@ every = "24h"
             self.file("keys"),
             self.file("bank"),
         );
-        std::fs::write(self.path("quell.toml"), text).unwrap();
+        // At once: a reload may be on its way, and half of a file is another configuration.
+        std::fs::write(self.path("next.toml"), text).unwrap();
+        std::fs::rename(self.path("next.toml"), self.path("quell.toml")).unwrap();
     }
 
     /// Makes a token and keeps what it is.
