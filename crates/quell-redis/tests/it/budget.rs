@@ -14,7 +14,8 @@ const SLACK: u64 = 20;
 const GROWING: &[(&str, &str)] = &[
     (
         "backlog",
-        "a defect that is known: 3.6 kB beside 100 jobs, 30 MB beside 2,000; it is to be bounded",
+        "a defect that is known: each page of a line reads the heads of all its partitions again, and ends with the \
+         longest of them; 2,000 partitions cost 8,000 times as much as 100",
     ),
     ("explain", "advice on keys reads the newest 1,000 jobs of a task at most"),
 ];
