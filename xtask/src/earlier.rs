@@ -68,7 +68,7 @@ impl Place {
         let quell = ["-p", "quell-server", "--bin", "quell", "--all-features"];
         let mut build = cargo_command(&[&["build", "--locked"], &quell[..]].concat());
         build.arg("--target-dir").arg(&target);
-        build.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_INCREMENTAL", "0");
+        build.env("CARGO_PROFILE_DEV_DEBUG", "false");
         run(&source, &mut build)?;
         std::fs::rename(target.join("debug/quell"), self.program())
             .context("the build has left no target/debug/quell")?;

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+/// Says to cargo whether the compiler keeps what makes its next run quicker.
+pub(crate) const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+
 /// The workspace's root.
 pub(crate) fn root() -> anyhow::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -39,9 +42,11 @@ pub(crate) fn cargo(folder: &Path, args: &[&str]) -> anyhow::Result<()> {
     run(folder, &mut cargo_command(args))
 }
 
+/// What the compiler keeps for its next run would fill the disk: a chore builds each crate with several
+/// sets of features.
 pub(crate) fn cargo_command(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args);
+    command.args(args).env(INCREMENTAL, "0");
     command
 }
 

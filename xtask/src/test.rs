@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::earlier::{self, EARLIER};
-use crate::run::{answers, cargo, cargo_command, run};
+use crate::run::{INCREMENTAL, answers, cargo, cargo_command, run};
 use crate::services::Services;
 use crate::sweep::sweep;
 use crate::tidy::tidy;
@@ -18,6 +18,7 @@ const NEXTEST: &str = "0.9.143";
 
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 const DEFAULT: &str = "default";
+const FAST_PROFILE: &str = "fast";
 /// Says to random proofs that they run all their cases: `quell_conformance::effort`.
 const LONG: &str = "QUELL_TEST_LONG";
 /// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
@@ -69,7 +70,7 @@ pub(crate) fn fast(root: &Path) -> anyhow::Result<()> {
     begin(root)?;
     let crates = FAST.iter().flat_map(|name| ["-p", name]);
     let args: Vec<&str> = crates.chain(["--features", FAST_FEATURES]).collect();
-    step("tests", || run(root, &mut nextest_command(root, "fast", &args)))?;
+    step("tests", || run(root, &mut nextest_command(root, FAST_PROFILE, &args)))?;
     end(started);
     Ok(())
 }
@@ -164,7 +165,8 @@ fn nextest_command(root: &Path, profile: &str, crates: &[&str]) -> Command {
     let args = ["nextest", "run", "--profile", profile, "--locked", &at_once];
     let own = own_nextest(root);
     let mut command = if own.exists() { Command::new(own) } else { cargo_command(&[]) };
-    command.args(args).args(crates);
+    let again_soon = if profile == FAST_PROFILE { "1" } else { "0" };
+    command.args(args).args(crates).env(INCREMENTAL, again_soon);
     command
 }
 
