@@ -314,9 +314,9 @@ impl<B: Backend> Steps for Engine<B> {
         self.reading(Time::Last).await?.queues().await
     }
 
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+    async fn set_queue(&self, now: Now, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
-        step!(self, "set a queue", (Time::Last, 0), |step| {
+        step!(self, "set a queue", (now, 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.set_queue(queue, settings))
@@ -326,20 +326,21 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn replace_queue(
         &self,
+        now: Now,
         queue: &QueueName,
         known: Option<&QueueSettings>,
         settings: &QueueSettings,
     ) -> Result<bool> {
         settings.validate()?;
-        Ok(step!(self, "replace a queue's settings", (Time::Last, 0), |step| {
+        Ok(step!(self, "replace a queue's settings", (now, 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.replace_queue(queue, known, settings))
         }))
     }
 
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        Ok(step!(self, "delete a queue", (Time::Last, 0), |step| {
+    async fn delete_queue(&self, now: Now, queue: &QueueName) -> Result<bool> {
+        Ok(step!(self, "delete a queue", (now, 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.delete_queue(queue))
@@ -350,9 +351,9 @@ impl<B: Backend> Steps for Engine<B> {
         self.reading(Time::Last).await?.tasks().await
     }
 
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+    async fn set_task(&self, now: Now, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         settings.validate()?;
-        step!(self, "set a task", (Time::Last, 0), |step| step.set_task(task, settings).await?);
+        step!(self, "set a task", (now, 0), |step| step.set_task(task, settings).await?);
         Ok(())
     }
 
@@ -362,12 +363,13 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn replace_task(
         &self,
+        now: Now,
         task: &TaskName,
         known: &TaskSettings,
         settings: &TaskSettings,
     ) -> Result<bool> {
         settings.validate()?;
-        Ok(step!(self, "replace a task's settings", (Time::Last, 0), |step| {
+        Ok(step!(self, "replace a task's settings", (now, 0), |step| {
             step.load_for_task(task).await?;
             step.take(|part| part.replace_task(task, known, settings))
         }))

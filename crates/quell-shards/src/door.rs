@@ -340,17 +340,20 @@ impl<D: Directory> Steps for Sharded<D> {
         Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+    async fn set_queue(&self, now: Now, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
         let shards = self.shards.of_queue(queue).await?;
         check_limits(queue, settings, shards.len())?;
-        try_join_all(shards.iter().map(|shard| shard.set_queue(queue, settings))).await.map(drop)
+        try_join_all(shards.iter().map(|shard| shard.set_queue(now, queue, settings)))
+            .await
+            .map(drop)
     }
 
     /// Of a queue that is spread over several shards, the settings are compared before they are
     /// written, and not in one step.
     async fn replace_queue(
         &self,
+        now: Now,
         queue: &QueueName,
         known: Option<&QueueSettings>,
         settings: &QueueSettings,
@@ -359,19 +362,19 @@ impl<D: Directory> Steps for Sharded<D> {
         let shards = self.shards.of_queue(queue).await?;
         check_limits(queue, settings, shards.len())?;
         if let [only] = &shards[..] {
-            return only.replace_queue(queue, known, settings).await;
+            return only.replace_queue(now, queue, known, settings).await;
         }
         let there = self.queues().await?.into_iter().find(|there| there.name == *queue);
         let is_same = there.as_ref().map(|there| &there.settings) == known;
         if is_same {
-            try_join_all(shards.iter().map(|shard| shard.set_queue(queue, settings))).await?;
+            try_join_all(shards.iter().map(|shard| shard.set_queue(now, queue, settings))).await?;
         }
         Ok(is_same)
     }
 
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+    async fn delete_queue(&self, now: Now, queue: &QueueName) -> Result<bool> {
         let shards = self.shards.found_of_queue(queue).await?;
-        let asked = shards.iter().map(|shard| shard.delete_queue(queue));
+        let asked = shards.iter().map(|shard| shard.delete_queue(now, queue));
         Ok(try_join_all(asked).await?.contains(&true))
     }
 
@@ -383,10 +386,10 @@ impl<D: Directory> Steps for Sharded<D> {
         Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+    async fn set_task(&self, now: Now, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         settings.validate()?;
         // A shard that is made from now on learns of it from the directory.
-        self.shards.first().set_task(task, settings).await?;
+        self.shards.first().set_task(now, task, settings).await?;
         if self.shards.only().is_none() {
             all_of!(self, |shard| self.shards.tell_of_task(shard, task, settings));
         }
@@ -399,13 +402,14 @@ impl<D: Directory> Steps for Sharded<D> {
 
     async fn replace_task(
         &self,
+        now: Now,
         task: &TaskName,
         known: &TaskSettings,
         settings: &TaskSettings,
     ) -> Result<bool> {
         settings.validate()?;
         // Compared in the directory, where `set_task` writes first.
-        if !self.shards.first().replace_task(task, known, settings).await? {
+        if !self.shards.first().replace_task(now, task, known, settings).await? {
             return Ok(false);
         }
         if self.shards.only().is_none() {

@@ -58,7 +58,7 @@ pub(super) const BUGS: &[Bug] = &[
         bends: &[Bend::Perform(|buggy, now, operation| {
             let Operation::SetQueue { queue, .. } = operation else { return None };
             let none = QueueSettings::default();
-            let set = buggy.unseen(buggy.inner.set_queue(queue, &none));
+            let set = buggy.unseen(buggy.inner.set_queue(now, queue, &none));
             Some(set.and_then(|()| at_once(buggy.inner.call(now, operation.clone()))))
         })],
         ..Bug::new("RestartsTheRate", 31, "a rate forgets earlier starts when it is set again")
@@ -196,7 +196,7 @@ pub(super) const BUGS: &[Bug] = &[
             let Operation::SetTask { settings, .. } = operation else { return None };
             let queue = QueueName::new("q").expect("a valid name");
             let paused = QueueSettings { paused: settings.paused, ..QueueSettings::default() };
-            let set = at_once(buggy.inner.set_queue(&queue, &paused));
+            let set = at_once(buggy.inner.set_queue(now, &queue, &paused));
             Some(set.and_then(|()| at_once(buggy.inner.call(now, operation.clone()))))
         })],
         ..Bug::new("PausesTheQueuesOfATask", 33, "a pause of a task pauses its queue")

@@ -74,7 +74,7 @@ pub async fn act(store: &dyn Store, db: &mut dyn Connection) {
             let partition_concurrency = fastrand::bool().then_some(2);
             let settings =
                 QueueSettings { concurrency, partition_concurrency, ..QueueSettings::default() };
-            store.set_queue(&queue(), &settings).await.expect("the store sets queues");
+            store.set_queue(None, &queue(), &settings).await.expect("the store sets queues");
         }
     }
 }

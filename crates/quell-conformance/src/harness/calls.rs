@@ -151,7 +151,16 @@ fn reads(name: &'static str, call: Step) -> Case {
 /// Every call.
 #[must_use]
 pub fn table() -> Vec<Case> {
-    let groups = [triggers(), attempts(), effects(), operators(), alerts(), schedules(), looks()];
+    let groups = [
+        triggers(),
+        attempts(),
+        effects(),
+        operators(),
+        settings(),
+        alerts(),
+        schedules(),
+        looks(),
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -216,7 +225,7 @@ fn attempts() -> Vec<Case> {
         writes(
             "claim under limits",
             step!(|s, t| {
-                s.set_queue(&queue(), &limited()).await?;
+                s.set_queue(Some(t), &queue(), &limited()).await?;
                 let partition = Some(key("p"));
                 take(s, t, &[plain("1"), NewTrigger { partition, ..plain("2") }]).await?
             }),
@@ -347,16 +356,28 @@ fn operators() -> Vec<Case> {
             step!(|s, t, j| end(s, t, j, Outcome::succeeded()).await?),
             step!(|s, t| s.prune(Some(t + secs(5_000)), &Retention::default(), 9).await?),
         ),
-        writes("set_queue", nothing, step!(|s, t| s.set_queue(&queue(), &limited()).await?)),
+    ]
+}
+
+fn settings() -> Vec<Case> {
+    let nothing: Step = step!(|_s, t| ());
+    vec![
+        writes(
+            "set_queue",
+            nothing,
+            step!(|s, t| s.set_queue(Some(t), &queue(), &limited()).await?),
+        ),
         writes(
             "delete_queue",
-            step!(|s, t| s.set_queue(&queue(), &limited()).await?),
-            step!(|s, t| s.delete_queue(&queue()).await?),
+            step!(|s, t| s.set_queue(Some(t), &queue(), &limited()).await?),
+            step!(|s, t| s.delete_queue(Some(t), &queue()).await?),
         ),
         writes(
             "set_task",
             nothing,
-            step!(|s, t| s.set_task(&task("t"), &TaskSettings::default().paused(true)).await?),
+            step!(|s, t| s
+                .set_task(Some(t), &task("t"), &TaskSettings::default().paused(true))
+                .await?),
         ),
     ]
 }

@@ -350,7 +350,10 @@ impl Rig {
 
     /// Sets the queue that tests use.
     pub async fn set_queue(&self, settings: QueueSettings) {
-        self.store.set_queue(&queue(), &settings).await.expect("the store sets queues");
+        self.store
+            .set_queue(Some(self.now()), &queue(), &settings)
+            .await
+            .expect("the store sets queues");
     }
 
     /// The ids of jobs that match.

@@ -104,7 +104,8 @@ pub async fn keys_keep_their_homes(
 /// What would need all jobs of the rig's queue, which is spread, in one home is refused with the remedy, and writes nothing.
 pub async fn what_needs_one_home_is_refused(store: &dyn Store) {
     let limited = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
-    let refused = store.set_queue(&queue(), &limited).await.expect_err("is refused");
+    let refused =
+        store.set_queue(Some(Rig::START), &queue(), &limited).await.expect_err("is refused");
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("4 shards"), "{refused}");
     // Of many pairs of keys, some meet in one home and most do not.
@@ -132,11 +133,17 @@ pub async fn what_needs_one_home_is_refused(store: &dyn Store) {
 /// A home that is made after a task was paused starts no job of it until the task is resumed.
 pub async fn a_later_home_knows_which_tasks_are_paused(store: &dyn Store) {
     let (now, claim) = (Some(Rig::START), Rig::claim_of(1));
-    store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
+    store
+        .set_task(Some(Rig::START), &task("t"), &TaskSettings::default().paused(true))
+        .await
+        .expect("pauses");
     take(store, vec![plain("1")]).await.expect("is accepted");
     let claimed = store.claim(now, &claim).await.expect("hands out jobs");
     assert!(claimed.jobs.is_empty() && claimed.next.due.is_none(), "{claimed:?}");
-    store.set_task(&task("t"), &TaskSettings::default().paused(false)).await.expect("resumes");
+    store
+        .set_task(Some(Rig::START), &task("t"), &TaskSettings::default().paused(false))
+        .await
+        .expect("resumes");
     assert_eq!(store.claim(now, &claim).await.expect("hands out jobs").jobs.len(), 1);
 }
 
@@ -169,7 +176,7 @@ pub async fn queues_without_a_home_are_empty(store: &dyn Store) {
         let next = store.next_due(None, &queue, &tasks).await.expect("looks");
         let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.expect("peeks");
         assert_eq!((next.due, peeked[0].due), (None, None));
-        assert!(!store.delete_queue(&queue).await.expect("deletes queues"));
+        assert!(!store.delete_queue(Some(Rig::START), &queue).await.expect("deletes queues"));
         let cancelled = store.cancel_key(None, &task("t"), &key("k")).await;
         assert_eq!(cancelled.expect("cancels"), None);
     }

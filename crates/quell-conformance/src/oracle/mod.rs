@@ -25,8 +25,8 @@ use quell_core::window::Thresholds;
 use quell_core::{
     AlertName, AlertState, BacklogOf, Claim, DeadExport, Draw, EffectName, ExplainTarget,
     JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Retention, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
+    QueueSettings, Receipt, Retention, Settlement, Store, TaskName, TaskSettings, Timestamp,
+    TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::effort;
@@ -123,12 +123,6 @@ pub fn run<F: Future<Output = Opened>>(
     });
     ran.map_err(|failure| format!("the store and the model differ: {failure}"))?;
     Ok(steps.get())
-}
-
-/// A pause is noted at the latest time that the part of a store has seen which keeps the settings; another part may
-/// have seen a later one. What one part notes is judged by the suite.
-fn roughly(paused_since: &mut Option<Timestamp>) {
-    *paused_since = paused_since.map(|_| Timestamp::MIN);
 }
 
 /// Fails where the two answers differ.
@@ -293,23 +287,23 @@ impl Pair {
             }
             Op::Cancel(id) => drop(ask!(self, op, cancel(now, self.id(*id), "enough"))),
             Op::SetQueue { queue, settings } => {
-                ask!(self, op, set_queue(&queue_number(*queue), settings));
+                ask!(self, op, set_queue(now, &queue_number(*queue), settings));
             }
             Op::DeleteQueue(queue) => {
                 let queue = queue_number(*queue);
                 // Only the store may know one that a window passed through within one call.
                 let known = self.model.queues().await.unwrap_or_default();
                 if known.iter().any(|info| info.name == queue) {
-                    ask!(self, op, delete_queue(&queue));
+                    ask!(self, op, delete_queue(now, &queue));
                 }
             }
             Op::SetTask { other, paused } => {
                 let task = task(if *other { "u" } else { "t" });
                 let thresholds = other.then_some(Thresholds::DEFAULT);
                 let settings = TaskSettings::default().paused(*paused).debounce(thresholds);
-                ask!(self, op, set_task(&task, &settings));
+                ask!(self, op, set_task(now, &task, &settings));
                 let open = TaskSettings::default().debounce(thresholds);
-                ask!(self, op, replace_task(&task, &open, &open));
+                ask!(self, op, replace_task(now, &task, &open, &open));
                 ask!(self, op, task_settings(&tasks()));
             }
             Op::SetAlert { name, version, value } => {
@@ -388,21 +382,11 @@ impl Pair {
         let in_use = |queues: Vec<QueueInfo>| -> Vec<QueueInfo> {
             let set = |queue: &QueueInfo| queue.settings != QueueSettings::default();
             let holds = |queue: &QueueInfo| jobs.iter().any(|job| job.queue == queue.name);
-            let used = queues.into_iter().filter(|queue| set(queue) || holds(queue));
-            used.map(|mut queue| {
-                roughly(&mut queue.settings.paused_since);
-                queue
-            })
-            .collect()
+            queues.into_iter().filter(|queue| set(queue) || holds(queue)).collect()
         };
         let queues = (self.model.queues().await, self.store.queues().await);
         both(op, queues.0.map(in_use), queues.1.map(in_use))?;
-        let roughly_all = |mut tasks: Vec<TaskInfo>| {
-            tasks.iter_mut().for_each(|task| roughly(&mut task.settings.paused_since));
-            tasks
-        };
-        let known = (self.model.tasks().await, self.store.tasks().await);
-        both(op, known.0.map(roughly_all), known.1.map(roughly_all))?;
+        ask!(self, op, tasks());
         self.steps += 1;
         // Removed jobs among them, whose results records keep.
         let removed = self.id(1 + self.steps as u64 % 12);

@@ -51,8 +51,7 @@ impl Operators<'_> {
             Step::Queue { queue, settings } => self.set_queue(&load::queue_name(*queue), settings),
             Step::DeleteQueue { queue } => {
                 let queue = load::queue_name(*queue);
-                self.learn_time(&queue);
-                self.ask(async |store| store.delete_queue(&queue).await);
+                self.ask(async |store| store.delete_queue(now, &queue).await);
             }
             Step::Task { task, paused } => self.set_task(*task, *paused),
             Step::SwitchSchedule { schedule, state } => {
@@ -147,20 +146,14 @@ impl Operators<'_> {
     }
 
     fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) {
-        self.learn_time(queue);
-        self.ask(async |store| store.set_queue(queue, settings).await);
+        let now = Some(self.world.store_time());
+        self.ask(async |store| store.set_queue(now, queue, settings).await);
     }
 
     fn set_task(&self, task: usize, paused: bool) {
-        self.learn_time(&load::queue_name(0));
-        let (task, settings) = (load::name(task).0, TaskSettings::default().paused(paused));
-        self.ask(async |store| store.set_task(&task, &settings).await);
-    }
-
-    /// Settings carry no time: the store learns it by a look.
-    fn learn_time(&self, queue: &QueueName) {
         let now = Some(self.world.store_time());
-        self.ask(async |store| store.next_due(now, queue, &[]).await);
+        let (task, settings) = (load::name(task).0, TaskSettings::default().paused(paused));
+        self.ask(async |store| store.set_task(now, &task, &settings).await);
     }
 
     /// Whether every job has ended.

@@ -120,7 +120,7 @@ pub async fn r32_settings_are_replaced_by_who_knows_them(rig: Rig) {
     let paused = QueueSettings { paused: true, ..QueueSettings::default() };
     let open = QueueSettings::default();
     let replace = async |known: Option<&QueueSettings>, to: &QueueSettings| {
-        rig.store.replace_queue(&queue(), known, to).await.expect("compares")
+        rig.store.replace_queue(Some(rig.now()), &queue(), known, to).await.expect("compares")
     };
     let set = async || {
         let queues = rig.store.queues().await.expect("lists");
@@ -139,7 +139,7 @@ pub async fn r32_settings_are_replaced_by_who_knows_them(rig: Rig) {
     assert!(replace(known.as_ref(), &open).await);
     assert!(!replace(known.as_ref(), &paused).await, "it is not paused any more");
     assert_eq!(set().await, Some(open.clone()));
-    assert!(rig.store.delete_queue(&queue()).await.expect("deletes"));
+    assert!(rig.store.delete_queue(Some(rig.now()), &queue()).await.expect("deletes"));
     assert!(!replace(Some(&open), &paused).await, "it was deleted");
     assert!(replace(None, &open).await);
 }

@@ -51,8 +51,11 @@ pub async fn r27_dead_jobs_and_the_oldest_due_one_are_told(mut rig: Rig) {
     rig.at(19).trigger(other("3")).await;
     rig.at(40).trigger(other("4")).await;
     let paused = QueueSettings { paused: true, ..QueueSettings::default() };
-    rig.store.set_queue(&other("0").queue, &paused).await.expect("sets");
-    rig.store.set_task(&task("u"), &TaskSettings::default().paused(true)).await.expect("sets");
+    rig.store.set_queue(Some(rig.now()), &other("0").queue, &paused).await.expect("sets");
+    rig.store
+        .set_task(Some(rig.now()), &task("u"), &TaskSettings::default().paused(true))
+        .await
+        .expect("sets");
     let second = |second| Some(Rig::START + secs(second));
     let lane = |trigger: NewTrigger, dead, first_due| LaneOverview {
         queue: trigger.queue,

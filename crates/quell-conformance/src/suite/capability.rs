@@ -177,7 +177,7 @@ pub async fn r18_a_queues_limit_is_exact_or_refused(rig: Rig) {
     } else {
         let paused = QueueSettings { paused: true, ..limited.clone() };
         for settings in [&limited, &paused] {
-            let answer = rig.store.set_queue(&queue, settings).await;
+            let answer = rig.store.set_queue(Some(rig.now()), &queue, settings).await;
             Rig::refused(answer, Capability::ExactLimits);
         }
         rig.set_queue(QueueSettings::default()).await;

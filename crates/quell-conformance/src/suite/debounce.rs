@@ -319,7 +319,7 @@ pub async fn r14_r33_thresholds_of_a_task_are_kept_beside_its_pause(rig: Rig) {
     assert_eq!(rig.store.task_settings(&[]).await.expect("reads"), []);
     assert_eq!(read(&t).await, TaskSettings::default(), "there is no such task");
     let set = TaskSettings::default().debounce(thresholds(5));
-    rig.store.set_task(&t, &set).await.expect("sets");
+    rig.store.set_task(Some(rig.now()), &t, &set).await.expect("sets");
     assert_eq!((read(&t).await, read(&u).await), (set.clone(), TaskSettings::default()));
     let all = rig.store.tasks().await.expect("lists");
     assert_eq!(all, [TaskInfo::new(t.clone(), set.clone())], "it is not paused");
@@ -327,7 +327,7 @@ pub async fn r14_r33_thresholds_of_a_task_are_kept_beside_its_pause(rig: Rig) {
     rig.trigger(keyed("a")).await;
     assert_eq!(read(&t).await, set, "a trigger leaves it as it is");
     let replace = async |name: &TaskName, known: &TaskSettings, to: &TaskSettings| {
-        rig.store.replace_task(name, known, to).await.expect("compares")
+        rig.store.replace_task(Some(rig.now()), name, known, to).await.expect("compares")
     };
     assert!(!replace(&t, &TaskSettings::default(), &set.clone().paused(true)).await, "not known");
     assert_eq!(read(&t).await, set);
@@ -347,7 +347,8 @@ pub async fn r14_r33_thresholds_of_a_task_are_kept_beside_its_pause(rig: Rig) {
     assert!(replace(&u, &TaskSettings::default(), &set).await, "no job need be there");
     assert_eq!(read(&u).await, set);
     let long = set.clone().paused(true).paused_by("x".repeat(256));
-    let refused = rig.store.replace_task(&u, &set, &long).await.expect_err("refused");
+    let refused =
+        rig.store.replace_task(Some(rig.now()), &u, &set, &long).await.expect_err("refused");
     assert_eq!(refused.field(), Some("paused_by"));
 }
 

@@ -184,11 +184,11 @@ pub async fn what_operators_set_is_recorded(rig: Rig, recorder: Recorder) {
     rig.set_queue(settings.clone()).await;
     assert_eq!(recorder.take(), [Event::Queue { t, queue: queue.clone(), settings }]);
     let settings = TaskSettings::default().paused(true);
-    rig.store.set_task(&task, &settings).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task, &settings).await.expect("pauses");
     let settings = settings.kept(None, t);
     assert_eq!(recorder.take(), [Event::TaskChanged { t, task, settings }]);
     for _ in 0..2 {
-        rig.store.delete_queue(&queue).await.expect("deletes");
+        rig.store.delete_queue(Some(rig.now()), &queue).await.expect("deletes");
     }
     assert_eq!(recorder.take(), [Event::QueueDeleted { t, queue }]);
 }

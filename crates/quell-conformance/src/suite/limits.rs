@@ -96,7 +96,7 @@ pub async fn r31_a_long_line_of_a_full_partition_holds_up_nobody_else(mut rig: R
 pub async fn r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue(rig: Rig) {
     let elsewhere = QueueName::new("other").expect("a valid name");
     rig.set_queue(per_partition(2)).await;
-    rig.store.set_queue(&elsewhere, &per_partition(1)).await.expect("sets");
+    rig.store.set_queue(Some(rig.now()), &elsewhere, &per_partition(1)).await.expect("sets");
     rig.trigger(within("a", "1")).await;
     rig.trigger(NewTrigger { task: task("u"), ..within("a", "2") }).await;
     rig.trigger(NewTrigger { priority: -1, ..within("a", "3") }).await;
@@ -328,13 +328,19 @@ pub async fn r31_claims_that_race_keep_all_limits(rig: Rig) {
 
 /// Nothing starts until it is set again; triggers are accepted, and attempts end.
 pub async fn r32_a_deleted_queue_waits_until_it_is_set_again(mut rig: Rig) {
-    assert!(!rig.store.delete_queue(&queue()).await.expect("deletes"), "there is none yet");
+    assert!(
+        !rig.store.delete_queue(Some(rig.now()), &queue()).await.expect("deletes"),
+        "there is none yet"
+    );
     rig.set_queue(QueueSettings { concurrency: Some(2), ..QueueSettings::default() }).await;
     trigger_plain(&rig, 3).await;
     let running = rig.claim().await;
     assert_eq!(running.len(), 2);
-    assert!(rig.store.delete_queue(&queue()).await.expect("deletes"));
-    assert!(!rig.store.delete_queue(&queue()).await.expect("deletes"), "it is gone");
+    assert!(rig.store.delete_queue(Some(rig.now()), &queue()).await.expect("deletes"));
+    assert!(
+        !rig.store.delete_queue(Some(rig.now()), &queue()).await.expect("deletes"),
+        "it is gone"
+    );
     assert_eq!(rig.store.queues().await.expect("lists"), []);
     rig.succeed(&running[0]).await;
     trigger_plain(&rig, 4).await;
@@ -347,7 +353,7 @@ pub async fn r32_a_deleted_queue_waits_until_it_is_set_again(mut rig: Rig) {
 /// Its jobs wait, are not due, and are not lost; those of other tasks go on.
 pub async fn r33_a_paused_task_waits_and_others_go_on(mut rig: Rig) {
     let pause = |paused| TaskSettings::default().paused(paused);
-    rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("t"), &pause(true)).await.expect("pauses");
     rig.trigger(NewTrigger { priority: 9, ..plain("1") }).await;
     rig.trigger(NewTrigger { task: task("u"), ..plain("2") }).await;
     rig.trigger(NewTrigger { task: task("u"), ..plain("3") }).await;
@@ -358,11 +364,11 @@ pub async fn r33_a_paused_task_waits_and_others_go_on(mut rig: Rig) {
     let known = rig.store.tasks().await.expect("lists");
     let shown: Vec<_> = known.iter().map(|t| (t.name.as_str(), t.settings.paused)).collect();
     assert_eq!(shown, [("t", true), ("u", false)]);
-    rig.store.set_task(&task("u"), &pause(true)).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("u"), &pause(true)).await.expect("pauses");
     assert!(rig.renew(lease(&first[0])).await.is_some());
     rig.settle(lease(&first[0]), Outcome::Released).await;
     assert!(rig.at(9).claim_with(&of_both_tasks(9)).await.is_empty());
-    rig.store.set_task(&task("t"), &pause(false)).await.expect("resumes");
+    rig.store.set_task(Some(rig.now()), &task("t"), &pause(false)).await.expect("resumes");
     assert_eq!(rig.next_due().await.due, Some(Rig::START));
     assert_eq!(payloads(&rig.claim_with(&of_both_tasks(9)).await), ["1"]);
 }
@@ -381,31 +387,34 @@ pub async fn r33_a_pause_is_on_record_with_its_time_and_caller(mut rig: Rig) {
         let one = (Some(Rig::START + secs(second)), by.map(str::to_owned));
         [one.clone(), one]
     };
-    // Settings carry no time: a client looks at the store's first.
-    let passes = async |rig: &mut Rig, second: u64| {
-        rig.at(second).trigger(plain("1")).await;
-        rig.store.workers(Some(rig.now())).await.expect("lists");
-    };
-    passes(&mut rig, 5).await;
+    rig.at(5);
     rig.set_queue(QueueSettings { paused_since: forged, ..by("ann") }).await;
     let paused = TaskSettings { paused_since: forged, ..of_task("ann") };
-    rig.store.set_task(&task("t"), &paused).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("t"), &paused).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(5, Some("ann")));
-    passes(&mut rig, 9).await;
+    rig.at(9);
     rig.set_queue(by("bob").debounce(crate::rig::debounce().thresholds)).await;
-    rig.store.set_task(&task("t"), &of_task("bob")).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("t"), &of_task("bob")).await.expect("pauses");
     assert_eq!(shown(&rig).await, both(5, Some("ann")), "it stays paused");
     rig.set_queue(QueueSettings { paused: false, ..by("cid") }).await;
     let open = TaskSettings { paused: false, ..of_task("cid") };
-    rig.store.set_task(&task("t"), &open).await.expect("resumes");
+    rig.store.set_task(Some(rig.now()), &task("t"), &open).await.expect("resumes");
     assert_eq!(shown(&rig).await, [(None, None), (None, None)]);
-    passes(&mut rig, 12).await;
+    rig.at(12);
     rig.set_queue(QueueSettings::default().paused(true)).await;
-    rig.store.set_task(&task("t"), &TaskSettings::default().paused(true)).await.expect("pauses");
+    rig.store
+        .set_task(Some(rig.now()), &task("t"), &TaskSettings::default().paused(true))
+        .await
+        .expect("pauses");
     assert_eq!(shown(&rig).await, both(12, None));
     let long = "x".repeat(QueueSettings::MOST_REMARK + 1);
-    let queue = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
-    let task = rig.store.set_task(&task("t"), &of_task(&long)).await.expect_err("refused");
+    let queue =
+        rig.store.set_queue(Some(rig.now()), &queue(), &by(&long)).await.expect_err("refused");
+    let task = rig
+        .store
+        .set_task(Some(rig.now()), &task("t"), &of_task(&long))
+        .await
+        .expect_err("refused");
     assert_eq!((queue.field(), task.field()), (Some("paused_by"), Some("paused_by")));
     assert_eq!(shown(&rig).await, both(12, None));
 }
@@ -425,9 +434,10 @@ pub async fn r32_a_declaration_stays_on_record_beside_settings_by_hand(rig: Rig)
     rig.set_queue(by("two")).await;
     assert_eq!(declared(&rig).await, [Some("two".to_owned())]);
     let long = "x".repeat(QueueSettings::MOST_REMARK + 1);
-    let refused = rig.store.set_queue(&queue(), &by(&long)).await.expect_err("refused");
+    let refused =
+        rig.store.set_queue(Some(rig.now()), &queue(), &by(&long)).await.expect_err("refused");
     assert_eq!(refused.field(), Some("declared"));
-    rig.store.delete_queue(&queue()).await.expect("deletes");
+    rig.store.delete_queue(Some(rig.now()), &queue()).await.expect("deletes");
     rig.set_queue(QueueSettings::default()).await;
     assert_eq!(declared(&rig).await, [None]);
 }
@@ -475,7 +485,8 @@ pub async fn r40_limits_that_cannot_be_meant_are_refused(rig: Rig) {
         ("partition_rate", QueueSettings { partition_rate: at_once, ..kept.clone() }),
     ];
     for (field, settings) in wrong {
-        let error = rig.store.set_queue(&queue(), &settings).await.expect_err(field);
+        let error =
+            rig.store.set_queue(Some(rig.now()), &queue(), &settings).await.expect_err(field);
         assert_eq!((error.kind(), error.field()), (ErrorKind::Invalid, Some(field)), "{error}");
     }
     let known = rig.store.queues().await.expect("lists");

@@ -150,9 +150,12 @@ pub async fn r28_r33_r41_a_job_in_front_holds_up_whoever_may_run_it(mut rig: Rig
     assert_eq!(payloads(&rig.claim().await), ["3"], "the worker does not know task u");
     assert_eq!(rig.next_due().await.due, None);
     let paused = TaskSettings::default().paused(true);
-    rig.store.set_task(&task("u"), &paused).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("u"), &paused).await.expect("pauses");
     assert!(rig.claim_with(&of_both_tasks(9)).await.is_empty());
-    rig.store.set_task(&task("u"), &TaskSettings::default()).await.expect("resumes");
+    rig.store
+        .set_task(Some(rig.now()), &task("u"), &TaskSettings::default())
+        .await
+        .expect("resumes");
     let first = rig.claim_with(&of_both_tasks(9)).await;
     assert_eq!(payloads(&first), ["1"]);
     // So does its retry.
@@ -244,7 +247,8 @@ pub async fn r32_r41_the_order_is_live(mut rig: Rig) {
 /// A strict order with more than one at a time is refused by its field.
 pub async fn r40_r41_an_order_of_several_at_a_time_is_refused(rig: Rig) {
     let settings = strict().partition_concurrency(2);
-    let error = rig.store.set_queue(&queue(), &settings).await.expect_err("refused");
+    let error =
+        rig.store.set_queue(Some(rig.now()), &queue(), &settings).await.expect_err("refused");
     assert_eq!(
         (error.kind(), error.field()),
         (ErrorKind::Invalid, Some("partition_concurrency")),

@@ -53,7 +53,7 @@ pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
 /// A slot that one worker frees wakes the workers whose claims the limit held up.
 pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
     let one = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
-    rig.store.set_queue(&queue(), &one).await.expect("sets");
+    rig.store.set_queue(Some(rig.now()), &queue(), &one).await.expect("sets");
     let ends: [(&str, Outcome); 3] = [
         ("a success", Outcome::succeeded()),
         ("a failure", fails(secs(500), false)),
@@ -202,10 +202,10 @@ pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
 /// A task that may run again wakes workers, whatever the queues of its jobs.
 pub async fn r33_a_resumed_task_is_told(rig: Rig) {
     let pause = |paused| TaskSettings::default().paused(paused);
-    rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
+    rig.store.set_task(Some(rig.now()), &task("t"), &pause(true)).await.expect("pauses");
     rig.trigger(plain("1")).await;
     let mut wakeups = rig.store.wakeups();
-    rig.store.set_task(&task("t"), &pause(false)).await.expect("resumes");
+    rig.store.set_task(Some(rig.now()), &task("t"), &pause(false)).await.expect("resumes");
     expect_hint(&rig, &mut wakeups, 0, "a resumed task").await;
 }
 

@@ -125,5 +125,5 @@ async fn an_answer_of_another_operation_is_an_error_and_no_panic() {
     assert_eq!(error.kind(), ErrorKind::Internal);
     let message = "the store answered `queues` with an answer to `delete_queue`";
     assert_eq!(error.to_string(), message);
-    assert!(Mistaken::default().delete_queue(&queue()).await.unwrap());
+    assert!(Mistaken::default().delete_queue(None, &queue()).await.unwrap());
 }

@@ -145,13 +145,13 @@ macro_rules! with_operations {
             Read peek(now) Peek { queues: all (QueueName, Arc<[TaskName]>) } -> Vec<NextDue>;
             Read backlog(now) Backlog { of: lent BacklogOf } -> Backlog;
             Read queues() Queues {} -> Vec<QueueInfo>;
-            Write set_queue() SetQueue { queue: lent QueueName, settings: lent QueueSettings } -> ();
-            Write replace_queue() ReplaceQueue { queue: lent QueueName, known: maybe QueueSettings, settings: lent QueueSettings } -> bool;
-            Write delete_queue() DeleteQueue { queue: lent QueueName } -> bool;
+            Write set_queue(now) SetQueue { queue: lent QueueName, settings: lent QueueSettings } -> ();
+            Write replace_queue(now) ReplaceQueue { queue: lent QueueName, known: maybe QueueSettings, settings: lent QueueSettings } -> bool;
+            Write delete_queue(now) DeleteQueue { queue: lent QueueName } -> bool;
             Read tasks() Tasks {} -> Vec<TaskInfo>;
             Read task_settings() TaskSettingsOf { tasks: all TaskName } -> Vec<TaskInfo>;
-            Write set_task() SetTask { task: lent TaskName, settings: lent TaskSettings } -> ();
-            Write replace_task() ReplaceTask { task: lent TaskName, known: lent TaskSettings, settings: lent TaskSettings } -> bool;
+            Write set_task(now) SetTask { task: lent TaskName, settings: lent TaskSettings } -> ();
+            Write replace_task(now) ReplaceTask { task: lent TaskName, known: lent TaskSettings, settings: lent TaskSettings } -> bool;
             Read job() Job { id: own JobId } -> Option<Job>;
             Read result() ResultOf { id: own JobId } -> Option<JobResult>;
             Read jobs() Jobs { filter: lent JobFilter } -> Vec<Job>;

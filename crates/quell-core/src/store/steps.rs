@@ -133,7 +133,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     ///
     /// Fails with `Invalid` as for [`QueueSettings::validate`]. A rate counts starts from when it
     /// is set; a longer period counts those that the shorter one did.
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
+    async fn set_queue(&self, now: Now, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
 
     /// Sets a queue's settings if they are still `known`; none stands for a queue that is not there,
     /// or was deleted (R32). Says whether it did.
@@ -141,6 +141,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Fails with `Invalid` as for [`QueueSettings::validate`].
     async fn replace_queue(
         &self,
+        now: Now,
         queue: &QueueName,
         known: Option<&QueueSettings>,
         settings: &QueueSettings,
@@ -148,7 +149,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
 
     /// Deletes a queue's settings, so that nothing starts until it is set again (R32); triggers are
     /// accepted and wait. Says whether there was such a queue.
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool>;
+    async fn delete_queue(&self, now: Now, queue: &QueueName) -> Result<bool>;
 
     /// The tasks there are, with their settings.
     async fn tasks(&self) -> Result<Vec<TaskInfo>>;
@@ -160,7 +161,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Sets all settings of a task; no job need be there yet (R14, R33).
     ///
     /// Fails with `Invalid` as for [`TaskSettings::validate`].
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()>;
+    async fn set_task(&self, now: Now, task: &TaskName, settings: &TaskSettings) -> Result<()>;
 
     /// Sets a task's settings if they are still `known`; a task that is not there has the default ones
     /// (R32). Says whether it did.
@@ -168,6 +169,7 @@ pub trait Steps: DeadJobs + UnreadableJobs + Send + Sync {
     /// Fails with `Invalid` as for [`TaskSettings::validate`].
     async fn replace_task(
         &self,
+        now: Now,
         task: &TaskName,
         known: &TaskSettings,
         settings: &TaskSettings,

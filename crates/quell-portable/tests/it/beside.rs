@@ -124,7 +124,7 @@ async fn r14_r32_new_thresholds_of_a_queue_hold_for_the_next_trigger_of_each_pro
     let hour = Duration::from_secs(3_600);
     let debounce = Some(Thresholds::new(hour, hour).unwrap());
     let settings = QueueSettings { debounce, ..QueueSettings::default() };
-    two.second.set_queue(&queue(), &settings).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
     let id = enqueue(&two.first, 0, trigger("b")).await.job().unwrap();
     let job = two.second.job(id).await.unwrap().unwrap();
     assert_eq!(Some(job.window.due_at), at(3_600));
@@ -136,9 +136,9 @@ async fn r32_triggers_of_a_process_that_knows_a_queue_change_none_of_its_setting
     let two = two();
     enqueue(&two.first, 0, window("1")).await;
     let settings = QueueSettings { paused: true, ..QueueSettings::default() };
-    two.second.set_queue(&queue(), &settings).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
     let paused = quell_core::TaskSettings::default().paused(true);
-    two.second.set_task(&task("t"), &paused).await.unwrap();
+    two.second.set_task(at(0), &task("t"), &paused).await.unwrap();
     enqueue(&two.first, 1, window("2")).await;
     let queues = two.second.queues().await.unwrap();
     assert!(
@@ -152,7 +152,7 @@ async fn r32_triggers_of_a_process_that_knows_a_queue_change_none_of_its_setting
             .iter()
             .any(|info| info.name == task("t") && info.settings.split_remarks().0 == paused)
     );
-    assert!(two.second.delete_queue(&queue()).await.unwrap());
+    assert!(two.second.delete_queue(at(0), &queue()).await.unwrap());
     enqueue(&two.first, 2, window("3")).await;
     assert_eq!(two.second.queues().await.unwrap(), [], "a trigger brings no queue back");
     let opened = two.second.flush(at(3), &task("t"), &key("k")).await.unwrap();

@@ -73,7 +73,7 @@ async fn r31_a_partitions_rate_holds_from_its_first_start() {
     let two = two();
     let rate = Rate { limit: 1, period: Duration::from_secs(60) };
     let settings = QueueSettings { partition_rate: Some(rate), ..QueueSettings::default() };
-    two.second.set_queue(&queue(), &settings).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
     for _ in 0..2 {
         enqueue(&*two.second, 0, NewTrigger { partition: Some(key("p")), ..plain("1") }).await;
     }
@@ -98,7 +98,7 @@ async fn r31_a_start_between_two_reads_of_a_queues_log_counts() {
             partition_rate: rate(starts_before + 1),
             ..QueueSettings::default()
         };
-        two.second.set_queue(&queue(), &settings).await.unwrap();
+        two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
         for name in ["a", "b", "c", "d"] {
             enqueue(&*two.second, 0, NewTrigger { partition: Some(key(name)), ..plain("1") }).await;
         }
@@ -119,7 +119,7 @@ async fn r31_a_start_between_two_reads_of_a_queues_log_counts() {
 async fn r31_a_start_is_no_earlier_than_the_end_that_made_room() {
     let two = two();
     let settings = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
-    two.second.set_queue(&queue(), &settings).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
     for payload in ["1", "2"] {
         enqueue(&*two.second, 0, plain(payload)).await;
     }
@@ -145,7 +145,7 @@ async fn r31_a_start_is_no_earlier_than_the_end_that_made_room() {
 async fn r31_a_job_that_moves_to_a_full_partition_does_not_start() {
     let two = two();
     let settings = QueueSettings { partition_concurrency: Some(1), ..QueueSettings::default() };
-    two.second.set_queue(&queue(), &settings).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &settings).await.unwrap();
     let of = |name: &str| NewTrigger {
         partition: Some(key(name)),
         ..keyed_with("k", Debounce { max_triggers: Some(1), ..debounce() }, Fold::Last, "1")
@@ -170,7 +170,7 @@ async fn r31_a_new_limit_holds_for_a_claim_that_began_before_it() {
     let second = Arc::clone(&two.second);
     two.between.before(|call| call.commits(), async move {
         let settings = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
-        second.set_queue(&queue(), &settings).await.unwrap();
+        second.set_queue(at(0), &queue(), &settings).await.unwrap();
         // Of another task, so that both do not choose the same job.
         let other = NewTrigger { task: task("u"), ..plain("1") };
         enqueue(&*second, 1, other).await;
@@ -190,7 +190,7 @@ async fn r33_a_claim_that_began_before_a_pause_starts_nothing_after_it() {
     let second = Arc::clone(&two.second);
     two.between.before(|call| call.commits(), async move {
         let settings = QueueSettings { paused: true, ..QueueSettings::default() };
-        second.set_queue(&queue(), &settings).await.unwrap();
+        second.set_queue(at(0), &queue(), &settings).await.unwrap();
         let counts = second.counts().await.unwrap();
         assert!(counts.iter().all(|count| count.state == JobState::Scheduled));
     });
@@ -305,10 +305,10 @@ async fn r35_a_busy_process_gets_past_a_place_that_is_not_there() {
         rate: Some(Rate { limit: 10, period: Duration::from_secs(period) }),
         ..QueueSettings::default()
     };
-    two.second.set_queue(&queue(), &rate(100)).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &rate(100)).await.unwrap();
     plains(&*two.second, 2).await;
     assert_eq!(start(&*two.second, 0, 1).await.len(), 1);
-    two.second.set_queue(&queue(), &rate(200)).await.unwrap();
+    two.second.set_queue(at(0), &queue(), &rate(200)).await.unwrap();
     let store = Arc::new(two.first);
     let (mut busy, works) = (JoinSet::new(), Arc::clone(&store));
     busy.spawn(async move {

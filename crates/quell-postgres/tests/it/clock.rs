@@ -199,7 +199,7 @@ async fn r31_r38_a_rate_counts_by_the_time_of_the_claim() {
     let store = scene.store().await;
     let rate = Some(Rate { limit: 3, period });
     let settings = QueueSettings { rate, ..QueueSettings::default() };
-    store.set_queue(&Rig::claim_of(1).queue, &settings).await.unwrap();
+    store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, &settings).await.unwrap();
     let jobs = 3 * LIMIT;
     store.enqueue(None, (0..jobs).map(|_| Batch::one(plain("1"))).collect()).await.unwrap();
     let mut starts: Vec<Timestamp> = Vec::new();

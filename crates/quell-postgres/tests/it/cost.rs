@@ -382,7 +382,7 @@ async fn r34_a_claim_of_many_jobs_reads_each_of_them_a_few_times() {
         let store = were.open(&scene).await;
         if is_limited {
             let settings = QueueSettings { concurrency: Some(1_000), ..QueueSettings::default() };
-            store.set_queue(&Rig::claim_of(1).queue, &settings).await.unwrap();
+            store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, &settings).await.unwrap();
         }
         for _ in 0..2 {
             trigger(&store, keyed("first")).await;

@@ -153,7 +153,7 @@ async fn r27_an_overview_reads_queues_in_portions() {
             NewTrigger { queue, ..plain("1") }
         };
         trigger(&store, size, of_queue).await;
-        store.set_queue(&queue(), &Default::default()).await.unwrap();
+        store.set_queue(Some(Rig::START), &queue(), &Default::default()).await.unwrap();
         let before = scripts(&redis);
         let overview = store.overview(Some(Rig::START)).await.unwrap();
         assert_eq!(overview.lanes.len() as u64, size);

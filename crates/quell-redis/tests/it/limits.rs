@@ -156,7 +156,7 @@ fn by<K: Ord>(jobs: &[Job], name: impl Fn(&Job) -> Option<K>) -> Vec<Vec<&Job>> 
 
 async fn contend(is_step: bool, count: usize) {
     let stores = open(is_step).await;
-    stores[0].set_queue(&queue(), &LIMITS).await.unwrap();
+    stores[0].set_queue(Some(Rig::START), &queue(), &LIMITS).await.unwrap();
     trigger(&stores[0], count, 6).await;
     let mut workers = JoinSet::new();
     let mut last = None;

@@ -35,7 +35,7 @@ fn rules() -> Vec<String> {
 async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
     let now = Some(Rig::START);
     let later = Some(Rig::START + secs(100_000));
-    store.set_queue(&queue(), &QueueSettings::default()).await?;
+    store.set_queue(Some(Rig::START), &queue(), &QueueSettings::default()).await?;
     store.set_schedule(now, &schedule()).await?;
     let triggers = vec![plain("1"), keyed("k"), plain("2"), plain("3")];
     let batch = Batch { triggers, dedup: None };

@@ -266,9 +266,9 @@ impl Pair {
             QueueSettings { concurrency, ..QueueSettings::default() }
         };
         let settings = QueueSettings { debounce: thresholds, paused, ..limits };
-        ask!(self, set_queue(&queue(), &settings));
+        ask!(self, set_queue(Some(self.now), &queue(), &settings));
         let settings = TaskSettings::default().paused(self.random.u8(..4) == 0);
-        ask!(self, set_task(&task("u"), &settings));
+        ask!(self, set_task(Some(self.now), &task("u"), &settings));
     }
 
     /// Limits, most of them low enough to hold jobs back.

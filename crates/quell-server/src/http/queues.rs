@@ -218,7 +218,7 @@ pub(super) async fn delete(
 ) -> Result<Json<view::DeletedQueue>, ApiError> {
     let name = QueueName::new(name)?;
     etag::check(&headers, Some(&shown(&name, known(&api, &name).await?)))?;
-    if api.quell.store().delete_queue(&name).await? {
+    if api.quell.store().delete_queue(None, &name).await? {
         Ok(Json(view::DeletedQueue { queue: name, deleted: true }))
     } else {
         Err(no_queue())

@@ -148,7 +148,7 @@ async fn r28_doctor_finds_what_does_not_fit_a_configuration() {
     trigger("renamed", "mail").await;
     trigger("t", "default").await;
     let old = quell::QueueName::new("old").unwrap();
-    store.set_queue(&old, &quell::queue::QueueSettings::default()).await.unwrap();
+    store.set_queue(None, &old, &quell::queue::QueueSettings::default()).await.unwrap();
     let (fine, said) = of_config();
     assert!(!fine && said.contains("the store has 2 problems"), "{said}");
     for needle in [

@@ -112,11 +112,11 @@ async fn r33_a_task_that_one_pauses_waits_for_the_other_too() {
     let (ours, theirs) = (scene.rig().await, scene.rig().await);
     theirs.trigger(plain("1")).await;
     let pause = |paused| TaskSettings::default().paused(paused);
-    ours.store.set_task(&task("t"), &pause(true)).await.unwrap();
+    ours.store.set_task(Some(ours.now()), &task("t"), &pause(true)).await.unwrap();
     theirs.claim_none().await;
-    ours.store.set_task(&task("t"), &pause(false)).await.unwrap();
+    ours.store.set_task(Some(ours.now()), &task("t"), &pause(false)).await.unwrap();
     theirs.claim_one().await;
-    assert!(ours.store.delete_queue(&queue()).await.unwrap());
+    assert!(ours.store.delete_queue(Some(ours.now()), &queue()).await.unwrap());
     theirs.trigger(plain("1")).await;
     theirs.claim_none().await;
 }

@@ -127,8 +127,8 @@ impl Quell {
         for _ in 0..CHANGE_ATTEMPTS {
             let known = self.task_settings(task).await?;
             let settings = change(known.clone())?;
-            self.look_at_the_time(settings.paused).await?;
-            if self.store().replace_task(task, &known, &settings).await? {
+            let now = self.clock().store_time();
+            if self.store().replace_task(now, task, &known, &settings).await? {
                 self.forget_thresholds(task);
                 return Ok(settings);
             }
@@ -152,18 +152,8 @@ impl Quell {
     /// # Errors
     /// [`ErrorKind::Invalid`] as for [`TaskSettings::validate`]; else the error of the store.
     pub async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        self.look_at_the_time(settings.paused).await?;
-        self.store().set_task(task, settings).await?;
+        self.store().set_task(self.clock().store_time(), task, settings).await?;
         self.forget_thresholds(task);
-        Ok(())
-    }
-
-    /// Settings carry no time: a store notes a pause with the newest that its process saw, so one must be
-    /// seen now.
-    async fn look_at_the_time(&self, pauses: bool) -> Result<()> {
-        if pauses {
-            self.store().workers(self.clock().store_time()).await?;
-        }
         Ok(())
     }
 }
@@ -195,8 +185,7 @@ impl Queue<'_> {
     /// [`ErrorKind::Invalid`] as for [`QueueSettings::validate`]; else the error of the store.
     pub async fn set(&self, settings: &QueueSettings) -> Result<()> {
         let name = self.name()?;
-        self.quell.look_at_the_time(settings.paused).await?;
-        self.quell.store().set_queue(name, settings).await
+        self.quell.store().set_queue(self.quell.clock().store_time(), name, settings).await
     }
 
     /// Sets it if its settings are still those that the caller read; none stands for a queue that is
@@ -209,7 +198,8 @@ impl Queue<'_> {
         known: Option<&QueueSettings>,
         settings: &QueueSettings,
     ) -> Result<bool> {
-        self.quell.store().replace_queue(self.name()?, known, settings).await
+        let now = self.quell.clock().store_time();
+        self.quell.store().replace_queue(now, self.name()?, known, settings).await
     }
 
     /// Lets no attempt start until it is resumed; triggers are accepted and wait (R33).
@@ -246,7 +236,7 @@ impl Queue<'_> {
     /// # Errors
     /// What the store says.
     pub async fn delete(&self) -> Result<bool> {
-        self.quell.store().delete_queue(self.name()?).await
+        self.quell.store().delete_queue(self.quell.clock().store_time(), self.name()?).await
     }
 
     async fn set_paused(&self, paused: bool, by: Option<String>) -> Result<()> {
@@ -272,7 +262,6 @@ impl Queue<'_> {
                 return Err(Error::new(ErrorKind::NotFound, message).into());
             };
             let settings = change(known.clone())?;
-            self.quell.look_at_the_time(settings.paused).await?;
             if self.replace(Some(&known), &settings).await? {
                 return Ok(settings);
             }

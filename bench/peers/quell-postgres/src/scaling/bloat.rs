@@ -87,10 +87,10 @@ impl Rounds<'_> {
         let mut took = [Duration::ZERO; 3];
         for _ in 0..rounds {
             let began = Instant::now();
-            self.quell.store().set_queue(&"default".parse()?, &paused(true)).await?;
+            self.quell.store().set_queue(None, &"default".parse()?, &paused(true)).await?;
             fill(self.quell, self.size, |n| Noop { n }).await?;
             let filled = Instant::now();
-            self.quell.store().set_queue(&"default".parse()?, &paused(false)).await?;
+            self.quell.store().set_queue(None, &"default".parse()?, &paused(false)).await?;
             started(&mut self.starts, self.size).await?;
             drained(&mut self.db).await?;
             let worked = Instant::now();

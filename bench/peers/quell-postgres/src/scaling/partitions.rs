@@ -38,7 +38,7 @@ async fn beside(url: &str, partitions: usize) -> Result<[f64; 4]> {
     let quell = Quell::open(database.url()).await?;
     let (queue, task) = (QueueName::new("default")?, TaskName::new(Noop::NAME)?);
     let settings = QueueSettings { partition_concurrency: Some(1), ..QueueSettings::default() };
-    quell.store().set_queue(&queue, &settings).await?;
+    quell.store().set_queue(None, &queue, &settings).await?;
     let of = |n: usize| -> Result<NewTrigger> {
         let payload = Payload::encode(&Noop { n })?;
         let partition = Some(Key::new(format!("customer-{n}"))?);

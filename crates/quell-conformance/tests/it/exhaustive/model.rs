@@ -242,7 +242,7 @@ impl World {
                 Answer::Operated(at_once(store.prune(time, &retention, 10)).unwrap().jobs > 0)
             }
             Action::Queue(settings) => {
-                at_once(store.set_queue(&queue(), settings)).unwrap();
+                at_once(store.set_queue(time, &queue(), settings)).unwrap();
                 Answer::Nothing
             }
         }
@@ -315,7 +315,7 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<Moment> {
         let store = MemoryStore::new(at(0));
-        at_once(store.set_queue(&queue(), &QueueSettings::default())).unwrap();
+        at_once(store.set_queue(Some(at(0)), &queue(), &QueueSettings::default())).unwrap();
         let (kept, ghost) = (store.snapshot(), Ghost::default());
         vec![Moment { kept, now: 0, triggered: 0, operated: 0, ghost, broken: Vec::new() }]
     }

@@ -53,7 +53,7 @@ impl Operator {
         let (task, settings) =
             (TaskName::new(ORDER).unwrap(), TaskSettings::default().paused(paused));
         let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.store.set_task(&task, &settings).await {
+        while let Err(error) = self.store.set_task(None, &task, &settings).await {
             assert!(Instant::now() < deadline, "task {task} cannot be set: {error}");
             rest().await;
         }
@@ -103,7 +103,7 @@ impl Operator {
     async fn set_queue(&self, queue: &str, settings: &QueueSettings) {
         let queue = QueueName::new(queue).unwrap();
         let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.store.set_queue(&queue, settings).await {
+        while let Err(error) = self.store.set_queue(None, &queue, settings).await {
             assert!(Instant::now() < deadline, "queue {queue} cannot be set: {error}");
             rest().await;
         }
