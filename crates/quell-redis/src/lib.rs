@@ -31,6 +31,7 @@ mod link;
 mod listing;
 mod load;
 mod look;
+mod merge;
 mod open;
 mod options;
 mod pack;

@@ -1,7 +1,7 @@
 //! The jobs of a queue and task that may start, in the order of the engine (R30).
 //!
-//! Each priority has a lane, and each partition a line of its own in it. A page is merged from the first
-//! jobs of the lines that are due first: as far as no line with more jobs could be next.
+//! Each priority has a lane, and each partition a line of its own in it. A page is merged from the lines
+//! that are due first.
 
 use std::cmp::Reverse;
 
@@ -10,13 +10,16 @@ use quell_engine::{Entry, Lanes, Note, Place, RowName, Scan, Seen};
 
 use crate::commit::lane_member;
 use crate::keys::member;
-use crate::look::{Read, Score, job_of};
+use crate::look::{Read, job_of};
+use crate::merge::Merge;
 use crate::open::Open;
-use crate::portions::Order;
 use crate::scan::id_of;
 
 /// Lines of one queue that a step sees at most, those that are due first.
 const MOST_LINES: usize = 10_000;
+
+/// Portions of lines that one script reads at most.
+const PORTIONS: usize = 1_000;
 
 /// A place in a lane: when a job is due, and its member.
 pub(crate) type At = (Timestamp, String);
@@ -118,75 +121,22 @@ impl Open {
         lines_among(self.heads.get(queue).into_iter().flatten(), lane)
     }
 
-    /// The first jobs of these lines after a place, at most `limit`, and one at least where there is one.
+    /// The first jobs of these lines after a place, at most `limit`, and fewer only where there are no more.
     async fn page_of(&mut self, lines: &[Line], after: Option<At>, limit: usize) -> Result<Page> {
-        let begun = lines.iter().filter(|line| after.as_ref().is_some_and(|at| line.first <= at.0));
-        let mut read = begun.count().saturating_add(limit.saturating_add(1)).min(lines.len());
-        let mut depth = limit.checked_div(read).unwrap_or(0).saturating_add(2);
+        let mut merge = Merge::new(lines, after, limit);
         loop {
-            let page = self.merged(lines, (read, depth), after.as_ref(), limit).await?;
-            if !page.jobs.is_empty() || !page.more {
-                return Ok(page);
+            let next = merge.next_lines(self.keys());
+            if next.is_empty() {
+                return Ok(merge.page());
             }
-            // Nothing that was read comes before the first line that was not: as where more lines than a
-            // page has jobs are due at one moment.
-            if read < lines.len() {
-                read = read.saturating_mul(4).min(lines.len());
-            } else {
-                depth = depth.saturating_mul(4);
+            for numbers in next.chunks(PORTIONS) {
+                let reads = numbers.iter().filter_map(|number| merge.read(*number)).collect();
+                let mut looked = self.look(reads).await?;
+                for number in numbers {
+                    merge.take(*number, looked.scored()?);
+                }
             }
         }
-    }
-
-    /// The same from the first `depth` jobs of each of the first `read` lines.
-    async fn merged(
-        &mut self,
-        lines: &[Line],
-        (read, depth): (usize, usize),
-        after: Option<&At>,
-        limit: usize,
-    ) -> Result<Page> {
-        let (lines, unread) = lines.split_at_checked(read).unwrap_or((lines, &[]));
-        if lines.is_empty() {
-            return Ok(Page { jobs: Vec::new(), more: false });
-        }
-        let reads = lines.iter().map(|line| {
-            let key = self.keys().line(&line.name);
-            match after {
-                Some((at, member)) => Read::Portion {
-                    key,
-                    order: Order::Lowest,
-                    from: Score::At(*at),
-                    after: Some(member.clone()),
-                    limit: depth,
-                },
-                None => Read::lowest(key, depth),
-            }
-        });
-        let reads = reads.collect();
-        let mut looked = self.look(reads).await?;
-        // Nothing behind this is known.
-        let mut end: Option<At> = unread.iter().map(|line| (line.first, String::new())).min();
-        let mut jobs = Vec::new();
-        for number in 0..lines.len() {
-            let members = looked.scored()?;
-            let is_cut = members.len() >= depth;
-            let places = members.into_iter().map(|(member, at)| (at, member));
-            let places: Vec<At> = places.collect();
-            if let Some(last) = places.last().filter(|_| is_cut) {
-                let last = last.clone();
-                end = Some(end.map_or(last.clone(), |end| end.min(last)));
-            }
-            let follows = |at: &At| after.is_none_or(|after| at > after);
-            jobs.extend(places.into_iter().filter(follows).map(|at| (at, number)));
-        }
-        jobs.sort_unstable();
-        if let Some(end) = &end {
-            jobs.retain(|(at, _)| at <= end);
-        }
-        let more = end.is_some() || jobs.len() > limit;
-        jobs.truncate(limit);
-        Ok(Page { jobs, more })
     }
 }
 

@@ -40,8 +40,19 @@ impl Walk {
         Walk { key, order, start, last: None, furthest: None, is_over: false }
     }
 
+    /// Begins after a member, which need not be in this set.
+    pub(crate) fn after(key: String, order: Order, after: (Timestamp, String)) -> Self {
+        let (start, last) = (Score::At(after.0), Some(after));
+        Walk { key, order, start, last: last.clone(), furthest: last, is_over: false }
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// The last member that was read, or the one that it begins after.
+    pub(crate) fn last(&self) -> Option<&(Timestamp, String)> {
+        self.last.as_ref()
     }
 
     /// The read of the next portion.
