@@ -20,12 +20,12 @@ const LANE: &str = "
     with size as materialized (
         select count(*) as jobs from (
             select 1 from quell_job
-             where lane_id = ?1 and state = 0 and waits = 0 limit ?2 + 1)
+             where lane_id = ?1 and state = 0 and waits = 0 limit ?2 + 0 + 1)
         union all
         select count(*) from (
             select 1 from quell_job
              where lane_id > ?1 << 32 and lane_id < (?1 + 1) << 32 and state = 0 and waits = 0
-             limit ?2 + 1)),
+             limit ?2 + 0 + 1)),
     part as materialized (
         select name, (lane_id << 32) + number as lane_id from quell_partition
          where lane_id = ?1 and head_at is not null
@@ -51,11 +51,10 @@ const LANE: &str = "
 
 /// Jobs that wait for their key, of all queues: there are few. At most `?1`, and one more.
 const OF_KEYS: &str = "select lane_id, partition, due_at from quell_job
-     where waits = 1 and state = 0 limit ?1 + 1";
+     where waits = 1 and state = 0 limit ?1 + 0 + 1";
 
 /// What runs, of all queues: as much as all workers have slots.
-const RUNNING: &str =
-    "select lane_id, partition, count(*) from quell_job where state = 1 group by 1, 2";
+const RUNNING: &str = "select lane_id, partition from quell_job where state = 1";
 
 /// Where jobs wait.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +89,7 @@ pub(crate) async fn read_backlog(
     for row in fetch(db, sqlx::query(RUNNING)).await? {
         if lanes.contains(&base_of(get(&row, 0)?)) {
             let jobs = running.entry(partition(&row, 1)?).or_default();
-            *jobs = jobs.saturating_add(unsigned(get(&row, 2)?));
+            *jobs = jobs.saturating_add(1);
         }
     }
     Ok(Backlog::new(now, of, spread.end(), running))

@@ -91,6 +91,11 @@ async fn page() -> String {
             return page;
         }
         assert!(Instant::now() < deadline, "{hooked}\n{page}");
+        // Triggers that came too far apart have opened a window each.
+        if !page.contains("quell_task_debounced_total{") {
+            let both = r#"[{"payload":{"repo":"b"}},{"payload":{"repo":"b"}}]"#;
+            ask(Method::POST, "/v1/tasks/build/triggers", both).await;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
