@@ -196,6 +196,12 @@ fn made(
 }
 
 impl Config {
+    /// Whether callers must present a token.
+    #[must_use]
+    pub fn asks_for_tokens(&self) -> bool {
+        self.token.is_some() || self.tokens.is_some()
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -205,6 +205,8 @@ pub struct Server {
     common: Common,
     /// What cannot change while it runs.
     fixed: reload::Fixed,
+    /// Whether it asks callers for tokens.
+    asks_for_tokens: bool,
     /// The text of the configuration, as it was applied last.
     text: String,
     routes: watch::Sender<Router>,
@@ -229,6 +231,7 @@ impl Server {
         history: Option<Sink>,
         proofs: Proofs,
     ) -> anyhow::Result<Self> {
+        let asks_for_tokens = config.asks_for_tokens();
         let listeners = bind::bind(&config).await?;
         let places: Vec<Place> = listeners.iter().map(bind::Listener::place).collect();
         let fixed = reload::Fixed::of(&config);
@@ -285,7 +288,8 @@ impl Server {
             info!(place = %listener.place(), "listening");
             side.spawn(listen::listen(listener, shared.clone()));
         }
-        Ok(Server { common, fixed, text, routes, now, retired: JoinSet::new(), side })
+        let retired = JoinSet::new();
+        Ok(Server { common, fixed, asks_for_tokens, text, routes, now, retired, side })
     }
 
     /// The first address on which it listens; port 0 where it listens on Unix sockets only.

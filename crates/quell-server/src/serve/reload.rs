@@ -87,6 +87,13 @@ impl Server {
     /// # Errors
     /// Why it cannot be applied: then the one before goes on.
     pub async fn reload(&mut self, mut config: Config) -> anyhow::Result<()> {
+        let asks_for_tokens = config.asks_for_tokens();
+        // An editor that empties the file first, or a variable that is missing, must not open the server.
+        anyhow::ensure!(
+            asks_for_tokens || !self.asks_for_tokens,
+            "it sets none of server.tokens, server.token_env and server.token_file, and this server \
+             asks for tokens: set one of them, or restart the server to have it ask for none"
+        );
         let fixed = Fixed::of(&config);
         for field in fixed.differs(&self.fixed) {
             warn!(field, "the setting takes a restart, and until then the old value holds");
@@ -112,7 +119,7 @@ impl Server {
             }
         }
         self.retired.spawn(before.retire());
-        self.text = text;
+        (self.text, self.asks_for_tokens) = (text, asks_for_tokens);
         Ok(())
     }
 }

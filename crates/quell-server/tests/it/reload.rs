@@ -46,12 +46,13 @@ impl Place {
         Process::start(command.env("QUELL_LOG", "info").stderr(file))
     }
 
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// Waits until the log has this text.
     fn logged(&self, needle: &str) -> String {
-        within(|| {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-            text.contains(needle).then_some(text)
-        })
+        within(|| Some(self.log()).filter(|text| text.contains(needle)))
     }
 }
 
@@ -140,6 +141,36 @@ fn r40_a_reload_of_a_broken_file_leaves_everything_as_it_was() {
     process.signal("-HUP");
     place.logged("configuration reloaded");
     run(&process, &["trigger", "b", "1"]);
+}
+
+/// A file without tokens, as an editor that empties it first leaves it, opens no server that asks for them.
+#[test]
+fn a_reload_never_takes_away_that_tokens_are_asked_for() {
+    let place = Place::new("");
+    let open = std::fs::read_to_string(&place.config).unwrap();
+    let token = place.path("token");
+    crate::served::write_secret(&token, "a-token");
+    let line = format!("[server]\ntoken_file = \"{}\"\n", token.display());
+    let guarded = open.replace("[server]\n", &line);
+    std::fs::write(&place.config, &guarded).unwrap();
+    let process = place.serve();
+    let status = || {
+        let url = format!("{}/v1/jobs", process.url);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { reqwest::get(url).await.unwrap().status().as_u16() })
+    };
+    assert_eq!(status(), 401);
+    for (round, text) in ["", &open].into_iter().enumerate() {
+        std::fs::write(&place.config, text).unwrap();
+        process.signal("-HUP");
+        within(|| (place.log().matches("cannot be applied").count() > round).then_some(()));
+        assert_eq!(status(), 401, "{text:?}");
+    }
+    assert!(place.log().contains("restart the server"), "{}", place.log());
+    std::fs::write(&place.config, &guarded).unwrap();
+    process.signal("-HUP");
+    place.logged("configuration reloaded");
+    assert_eq!(status(), 401);
 }
 
 /// Jobs of workers elsewhere stay theirs over a reload.
