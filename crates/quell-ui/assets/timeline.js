@@ -59,11 +59,17 @@
     const list = new Map();
     const add = (key) => {
       const name = key === null || key === undefined ? "no key" : key;
-      if (!list.has(name) && list.size < 12) list.set(name, { name, ticks: [], bars: [], windows: [] });
+      if (!list.has(name) && list.size < 12) list.set(name, { name, ticks: [], bars: [], windows: [], starts: [], failures: [] });
       return list.get(name);
     };
-    if (place.dataset.key) add(place.dataset.key).ticks = data.ticks;
-    for (const key of data.keys) add(key.key).ticks = key.ticks;
+    if (place.dataset.key) {
+      const { ticks, starts, failures } = data;
+      Object.assign(add(place.dataset.key), { ticks, starts, failures });
+    }
+    for (const { key, ticks, starts = [], failures = [] } of data.keys) {
+      const row = add(key);
+      if (row) Object.assign(row, { ticks, starts, failures });
+    }
     for (const window of data.windows) add(window.key)?.windows.push(window);
     for (const bar of data.bars) add(bar.key)?.bars.push(bar);
     return [...list.values()];
@@ -185,6 +191,15 @@
     pen.fillRect(LEFT, top + room - 1, canvas.clientWidth, 1);
     for (const one of row.windows) window_(colour, x, one, middle, tall);
     for (const bar of row.bars) run(colour, x, bar, middle, tall);
+    // Where there are too many runs to draw each: where some started, and where some failed.
+    for (const [list, fill, what] of [[row.starts, colour.good, "starts"], [row.failures, colour.warn, "failures"]]) {
+      steps(list, (begin, size, count) => {
+        const left = x(begin), wide = Math.max(1.5, x(begin + size) - left - .5), tall_ = what === "starts" ? tall : tall / 2;
+        pen.fillStyle = fill;
+        pen.fillRect(left, middle - tall / 2 - 1, wide, tall_ - 4);
+        marks.push({ left, right: left + wide, top: middle - tall / 2 - 1, bottom: middle + tall / 2, text: `${row.name}: ${count} ${what} at ${clock(begin, to - from)}` });
+      });
+    }
     pen.fillStyle = colour.text;
     steps(row.ticks, (begin, size, count) => {
       const left = x(begin);

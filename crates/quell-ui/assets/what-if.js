@@ -38,6 +38,9 @@
       dot.setAttribute("cx", String(Math.min(590, x)));
       dot.setAttribute("cy", String(240 * (1 - pair.saved)));
     }
+    const short = document.querySelector("#short"), apply = document.querySelector("[data-do=apply]");
+    if (short) short.hidden = 2 * seconds(pair.max) <= Number(short.dataset.seen);
+    if (apply) { apply.disabled = pair.current; document.querySelector("#same").hidden = !pair.current; }
     for (const row of points()) row.classList.toggle("changed", row.dataset.min === pair.min && row.dataset.max === pair.max);
   };
   sliders.forEach((slider, i) => slider.addEventListener("input", () => {

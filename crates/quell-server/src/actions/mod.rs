@@ -6,12 +6,12 @@
 
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell::dead::RedriveRate;
 use quell::job::JobSearch;
-use quell::{JobState, Quell, Timestamp};
+use quell::{JobId, JobState, Quell, Timestamp};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -23,6 +23,8 @@ use crate::view::{Action, ActionState, AuditEntry};
 pub const MAX_RUNNING: usize = 4;
 /// The most actions that are kept; of those that have ended, the oldest go first.
 pub const MAX_KEPT: usize = 100;
+/// How many redriven jobs an action keeps, to show where they are.
+const MAX_REDRIVEN: usize = 100;
 
 /// What an action is to do, checked.
 #[derive(Clone, Debug)]
@@ -73,6 +75,8 @@ struct Entry {
     number: u64,
     shown: Action,
     stop: CancellationToken,
+    /// The jobs that it redrove last, the newest at the end.
+    redriven: VecDeque<JobId>,
 }
 
 impl Entry {
@@ -113,7 +117,8 @@ impl Actions {
         kept.count += 1;
         let (number, shown) = (kept.count, order.shown.clone());
         let stop = self.0.stopping.child_token();
-        let entry = Entry { number, shown: shown.clone(), stop: stop.clone() };
+        let entry =
+            Entry { number, shown: shown.clone(), stop: stop.clone(), redriven: VecDeque::new() };
         log_begin(&shown);
         kept.actions.insert(shown.name.clone(), entry);
         kept.runs.spawn(run::run(Arc::clone(&self.0), order, stop));
@@ -133,6 +138,15 @@ impl Actions {
     #[must_use]
     pub fn show(&self, name: &str) -> Option<Action> {
         self.0.kept().actions.get(name).map(|entry| entry.shown.clone())
+    }
+
+    /// The jobs that an action redrove last.
+    #[must_use]
+    pub fn redriven(&self, name: &str) -> Vec<JobId> {
+        let kept = self.0.kept();
+        kept.actions
+            .get(name)
+            .map_or_else(Vec::new, |entry| entry.redriven.iter().copied().collect())
     }
 
     /// Stops an action that runs, after the job that it is at; forgets one that has ended.
@@ -166,6 +180,15 @@ impl Shared {
     fn update(&self, name: &str, change: impl FnOnce(&mut Action)) {
         if let Some(entry) = self.kept().actions.get_mut(name) {
             change(&mut entry.shown);
+        }
+    }
+
+    fn note_redriven(&self, name: &str, job: JobId) {
+        if let Some(entry) = self.kept().actions.get_mut(name) {
+            if entry.redriven.len() >= MAX_REDRIVEN {
+                entry.redriven.pop_front();
+            }
+            entry.redriven.push_back(job);
         }
     }
 

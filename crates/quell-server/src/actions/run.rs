@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell::dead::RedriveRate;
-use quell::job::{Adjustment, JobFilter, JobPage, JobSearch};
-use quell::{Error, ErrorKind, Job, JobId, Result};
+use quell::job::{Adjustment, Counts, JobFilter, JobPage, JobSearch};
+use quell::{Error, ErrorKind, Job, JobId, JobState, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -20,6 +20,8 @@ use crate::view::{Action, ActionError, ActionKind, ActionState};
 const PATIENCE: u32 = 5;
 /// The pause after a page that could not be read.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How many pages are read at most to count the jobs that match.
+const COUNTED_PAGES: u32 = 20;
 /// The most failures that are shown.
 const MAX_ERRORS: usize = 10;
 
@@ -49,6 +51,8 @@ pub(super) async fn run(shared: Arc<Shared>, order: Order, stop: CancellationTok
     let began = Instant::now();
     let mut run =
         Run { shared: Arc::clone(&shared), shown, rate, stop, began, turns: 0, failures: 0 };
+    run.count(&search, &states).await;
+    run.began = Instant::now();
     let mut state = ActionState::Done;
     for of_state in states {
         let mut search = search.clone();
@@ -66,6 +70,50 @@ pub(super) async fn run(shared: Arc<Shared>, order: Order, stop: CancellationTok
 }
 
 impl Run {
+    /// Counts the jobs that match, so that one sees how far it is: where the store's own counts say it, or a
+    /// few pages hold them all.
+    async fn count(&self, search: &JobSearch, states: &[JobState]) {
+        match self.total(search, states).await {
+            Ok(total) => self.update(|shown| shown.total = total),
+            // The action itself meets the same failure, and shows it.
+            Err(error) => warn!(action = self.shown.name, %error, "its jobs could not be counted"),
+        }
+    }
+
+    async fn total(&self, search: &JobSearch, states: &[JobState]) -> Result<Option<u64>> {
+        let quell = &self.shared.quell;
+        let JobFilter { task, queue, .. } = &search.filter;
+        let of_lane =
+            JobFilter { task: task.clone(), queue: queue.clone(), ..JobFilter::default() };
+        if *search == (JobSearch { filter: of_lane, ..JobSearch::default() }) {
+            let is_of = |counts: &Counts| {
+                states.contains(&counts.state)
+                    && task.as_ref().is_none_or(|task| *task == counts.task)
+                    && queue.as_ref().is_none_or(|queue| *queue == counts.queue)
+            };
+            let counts = quell.counts().await?.into_iter();
+            return Ok(Some(counts.filter(is_of).map(|counts| counts.jobs).sum()));
+        }
+        let (mut total, mut pages) = (0_usize, 0);
+        for state in states {
+            let mut search = search.clone();
+            search.filter = search.filter.state(*state).before(None);
+            search.filter.limit = JobFilter::MAX_PAGE;
+            loop {
+                if self.shown.dry_run || pages >= COUNTED_PAGES || self.stop.is_cancelled() {
+                    return Ok(None);
+                }
+                let page = quell.search(&search).await?;
+                (total, pages) = (total.saturating_add(page.jobs.len()), pages + 1);
+                if page.next.is_none() {
+                    break;
+                }
+                search.filter.before = page.next;
+            }
+        }
+        Ok(u64::try_from(total).ok())
+    }
+
     /// Goes over all jobs of a search, newest first: no job is met twice.
     async fn pass(&mut self, mut search: JobSearch) -> std::result::Result<(), Broken> {
         let rate = self.rate.filter(|_| !self.shown.dry_run);
@@ -143,7 +191,11 @@ impl Run {
                 let adjustment = Adjustment::default().priority(self.shown.priority);
                 quell.adjust(id, adjustment).await.map(drop)
             }
-            ActionKind::Redrive => quell.dead().redrive(id).await.map(drop),
+            ActionKind::Redrive => {
+                quell.dead().redrive(id).await?;
+                self.shared.note_redriven(&self.shown.name, id);
+                Ok(())
+            }
             ActionKind::Discard => quell.dead().discard(id, &reason_of(&self.shown)).await,
         }
     }

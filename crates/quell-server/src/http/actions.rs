@@ -4,6 +4,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::{Json, response::IntoResponse};
+use futures_util::{StreamExt, stream};
 use quell::JobState;
 use quell::dead::RedriveRate;
 use quell::job::JobSearch;
@@ -17,10 +18,12 @@ use super::error::{ApiError, Refused};
 use super::objects;
 use crate::actions::{MAX_RUNNING, NotTaken, Order, now};
 use crate::filter::FilterText;
-use crate::view::{self, Action, ActionKind, ActionState, Caller};
+use crate::view::{self, Action, ActionKind, ActionState, AfterRedrive, Caller};
 
 /// The longest name of an action, in bytes.
 const MAX_NAME_BYTES: usize = 100;
+/// How many redriven jobs are looked at at once.
+const LOOKS: usize = 8;
 
 /// The body of a new action.
 #[derive(Deserialize, ToSchema)]
@@ -70,6 +73,7 @@ impl NewAction {
             reason,
             dry_run,
             state: ActionState::Running,
+            total: None,
             matched: 0,
             done: 0,
             skipped: 0,
@@ -79,6 +83,7 @@ impl NewAction {
             started_at: now(),
             ended_at: None,
             by,
+            then: None,
         };
         Ok(Order { search, states, rate, shown })
     }
@@ -214,7 +219,18 @@ pub(super) async fn show(
     Extension(access): Extension<Access>,
     Path(name): Path<String>,
 ) -> Result<Json<view::Action>, ApiError> {
-    seen(&api, &access, &name).map(Json)
+    let mut shown = seen(&api, &access, &name)?;
+    let jobs = api.actions.redriven(&name);
+    if !jobs.is_empty() {
+        let store = api.quell.store();
+        let results = stream::iter(jobs).map(|job| store.result(job)).buffered(LOOKS);
+        let mut then = AfterRedrive::default();
+        for result in results.collect::<Vec<_>>().await {
+            then.count(result?.map(|result| result.state));
+        }
+        shown.then = Some(then);
+    }
+    Ok(Json(shown))
 }
 
 /// `DELETE /v1/actions/{name}`.

@@ -57,6 +57,8 @@ pub struct KeyTicks {
     pub triggers: u64,
     /// By step.
     pub ticks: Ticks,
+    /// Where all attempts are too many: its starts by step, and those of attempts that failed.
+    pub starts: (Ticks, Ticks),
 }
 
 /// What happened in a span.
@@ -290,12 +292,15 @@ impl Drawn {
         let drawn: &[Run] = if self.runs.len() <= MOST_RUNS { &self.runs } else { &[] };
         let hashes = most.iter().map(|(hash, _)| *hash).chain(drawn.iter().map(|run| run.key));
         let names = names_of(&hashes.collect::<Vec<_>>());
+        let is_drawn = !drawn.is_empty();
         let named = |(hash, triggers): &(u64, u64)| {
             let ticks = by_key.get(hash).map(|steps| sparse(steps)).unwrap_or_default();
-            Some(KeyTicks { key: names.get(hash)?.clone(), triggers: *triggers, ticks })
+            let starts =
+                if is_drawn { Default::default() } else { self.starts(|run| run.key == *hash) };
+            Some(KeyTicks { key: names.get(hash)?.clone(), triggers: *triggers, ticks, starts })
         };
         let bar = |run: &Run| Bar { run: *run, key: names.get(&run.key).cloned() };
-        let starts = if drawn.is_empty() { self.starts() } else { Default::default() };
+        let starts = if is_drawn { Default::default() } else { self.starts(|_| true) };
         Timeline {
             triggers: self.triggers,
             ticks: sparse(&self.ticks),
@@ -308,10 +313,10 @@ impl Drawn {
         }
     }
 
-    /// Starts and failures by step.
-    fn starts(&self) -> (Ticks, Ticks) {
+    /// Starts and failures by step, of these attempts.
+    fn starts(&self, is_wanted: impl Fn(&Run) -> bool) -> (Ticks, Ticks) {
         let (mut starts, mut failures) = (vec![0; self.span.steps], vec![0; self.span.steps]);
-        for run in &self.runs {
+        for run in self.runs.iter().filter(|run| is_wanted(run)) {
             let failed = run.outcome.is_some_and(super::noting::is_failure);
             for (counts, counted) in [(&mut starts, true), (&mut failures, failed)] {
                 let count = self.span.step(run.started).and_then(|step| counts.get_mut(step));

@@ -115,6 +115,8 @@ pub struct Action {
     pub dry_run: bool,
     /// Where it is.
     pub state: ActionState,
+    /// How many jobs matched when it began; none where there are too many to count, or it has just begun.
+    pub total: Option<u64>,
     /// How many jobs matched so far.
     pub matched: u64,
     /// How many were changed.
@@ -133,6 +135,41 @@ pub struct Action {
     pub ended_at: Option<String>,
     /// Who asked for it.
     pub by: Caller,
+    /// Of a redrive that is shown alone: where the jobs are that it redrove last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<AfterRedrive>,
+}
+
+/// Where jobs are that were redriven. One that joined a window counts as that window's job does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AfterRedrive {
+    /// How many were looked at: those that were redriven last, at most 100.
+    pub jobs: u64,
+    /// How many wait.
+    pub waiting: u64,
+    /// How many run.
+    pub running: u64,
+    /// How many succeeded.
+    pub succeeded: u64,
+    /// How many died again.
+    pub dead: u64,
+    /// How many were cancelled, removed or set aside.
+    pub gone: u64,
+}
+
+impl AfterRedrive {
+    /// Counts a job by its state; none where nothing is known of it any more.
+    pub fn count(&mut self, state: Option<JobState>) {
+        let of_state = match state {
+            Some(JobState::Scheduled) => &mut self.waiting,
+            Some(JobState::Running) => &mut self.running,
+            Some(JobState::Succeeded) => &mut self.succeeded,
+            Some(JobState::Dead) => &mut self.dead,
+            _ => &mut self.gone,
+        };
+        *of_state = of_state.saturating_add(1);
+        self.jobs = self.jobs.saturating_add(1);
+    }
 }
 
 /// The actions that this server keeps.

@@ -24,7 +24,7 @@ mod token;
 mod what_if;
 mod worker;
 
-pub use action::{Action, ActionError, ActionKind, ActionState, Actions, Caller};
+pub use action::{Action, ActionError, ActionKind, ActionState, Actions, AfterRedrive, Caller};
 pub use activity::{KeyActivity, TaskHabits, TookGroup};
 pub use alert::{Alert, Alerts};
 pub use audit::{AuditEntries, AuditEntry};

@@ -247,11 +247,18 @@ pub struct KeyTicksOf {
     pub triggers: u64,
     /// Pairs of a step and how many triggers it has.
     pub ticks: Vec<(usize, u64)>,
+    /// Where `bars` has no attempts, as there are too many: pairs of a step and how many started in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<(usize, u64)>,
+    /// The same of those that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<(usize, u64)>,
 }
 
 impl From<KeyTicks> for KeyTicksOf {
     fn from(ticks: KeyTicks) -> Self {
-        KeyTicksOf { key: ticks.key, triggers: ticks.triggers, ticks: ticks.ticks }
+        let KeyTicks { key, triggers, ticks, starts: (starts, failures) } = ticks;
+        KeyTicksOf { key, triggers, ticks, starts, failures }
     }
 }
 

@@ -89,6 +89,7 @@ async fn r26_an_action_changes_the_jobs_that_match_and_no_other() {
     assert_eq!(begin(&served, &raise).await.0, 202);
     let shown = ended(&served, "raise").await;
     assert_eq!((&shown["state"], counts(&shown)), (&json!("done"), [3, 3, 0, 0]), "{shown}");
+    assert_eq!(shown["total"], 3);
     assert!(shown["ended_at"].as_str().unwrap() >= shown["started_at"].as_str().unwrap());
     assert!(states(&served, &acme).await.iter().all(|job| *job == ("scheduled".to_owned(), 5)));
 
@@ -127,12 +128,21 @@ async fn r15_r26_waiting_jobs_are_run_and_dead_ones_redriven_and_discarded() {
     assert_eq!(counts(&ended(&served, "redrive").await), [1, 1, 0, 0]);
     let died = served.ended(&delayed["job"], JobState::Dead).await;
     assert_eq!(died["attempts"].as_array().unwrap().len(), 2, "{died:#}");
+    let then = async |dead: u64, gone: u64| {
+        let shown = served.get("/v1/actions/redrive").await.1;
+        let expected = json!({
+            "jobs": 1, "waiting": 0, "running": 0, "succeeded": 0, "dead": dead, "gone": gone
+        });
+        assert_eq!((&shown["total"], &shown["then"]), (&json!(1), &expected));
+    };
+    then(1, 0).await;
     let discard =
         json!({"name": "discard", "action": "discard", "filter": of_task, "reason": "a test"});
     assert_eq!(begin(&served, &discard).await.0, 202);
     assert_eq!(counts(&ended(&served, "discard").await), [1, 1, 0, 0]);
     let path = format!("/v1/jobs/{}", delayed["job"].as_str().unwrap());
     assert_eq!(served.get(&path).await.0, 404);
+    then(0, 1).await;
     served.server.stop().await.unwrap();
 }
 

@@ -176,3 +176,41 @@ fn habits_count_the_keys_of_a_task_and_those_that_came_once() {
     assert_eq!(most, [21, 21, 21, 21, 21, 1, 1]);
     assert_eq!((habits.took.len(), habits.longest), (0, None));
 }
+
+#[tokio::test]
+async fn where_attempts_are_too_many_to_draw_the_starts_of_each_key_are_counted() {
+    let recent = Recent::default();
+    let store = MemoryStore::new(at(0));
+    let call = async |now: Timestamp, operation: Operation| {
+        let seen = recent.call(Some(now), &operation).unwrap();
+        let answer = Store::call(&store, Some(now), operation).await.unwrap();
+        seen(&answer);
+        answer
+    };
+    let debounce =
+        quell::Policy::default().debounce(Duration::from_secs(1)..=Duration::from_secs(1));
+    let one = |number: u64| {
+        let key = Key::new(format!("k{number:03}")).unwrap();
+        debounce.trigger(task("t"), Payload::encode(&0).unwrap(), Some(key)).unwrap()
+    };
+    let claim = Claim {
+        queue: one(0).queue,
+        tasks: [task("t")].into(),
+        worker: quell_core::WorkerId::new("w").unwrap(),
+        limit: 500,
+        lease: Duration::from_secs(30),
+        draw: quell_core::Draw::MIN,
+    };
+    let whole = Span { from: at(0), to: at(4_000), steps: 4 };
+    for (count, moment) in [(100, 0), (500, 2_000)] {
+        let batches = (0..count).map(|number| Batch::one(one(number))).collect();
+        call(at(moment), Operation::Enqueue { batches }).await;
+        call(at(moment + 1_500), Operation::Claim { claim: claim.clone() }).await;
+        let seen = timeline(&recent, "t", whole);
+        let started = seen.keys.iter().filter(|key| key.starts.0 == [(3, 1)]).count();
+        match count {
+            100 => assert_eq!((seen.bars.len(), started), (100, 0), "each is drawn"),
+            _ => assert_eq!((seen.runs, seen.bars.len(), started), (500, 0, 12)),
+        }
+    }
+}

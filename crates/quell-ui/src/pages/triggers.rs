@@ -26,6 +26,10 @@ const KINDS: [(&str, &str); 4] = [
     ("dedup_key", "Dedup key"),
 ];
 
+/// Keys that a job's page does not show otherwise, as it calls them.
+const KEYS: [(&str, &str); 2] =
+    [("idempotency_key", "Idempotency key"), ("dedup_key", "Dedup key")];
+
 pub(crate) fn routes() -> Router<Site> {
     Router::new().route("/triggers", get(find)).route("/triggers/{id}", get(one))
 }
@@ -60,6 +64,8 @@ async fn one(visit: Visit, Path(id): Path<String>) -> Answer {
 #[derive(Default)]
 struct Found {
     choices: Vec<(&'static str, Covering)>,
+    /// The key of a kind that a job's page does not have, and the task that was named with it.
+    by: Option<Fields>,
     problem: Option<(StatusCode, String)>,
     /// How much the problem says.
     rank: u8,
@@ -87,12 +93,17 @@ async fn look_up(visit: &Visit, task: &Fields, asked: Vec<(&'static str, Fields)
         // An id has its task.
         let fields = if name == "id" { fields } else { fields.and(task) };
         let reply = visit.ask(Call::get(&format!("/v1/explain?{}", fields.encode()))).await?;
-        found.add(visit, name, &reply)?;
+        if found.add(visit, name, &reply)? && KEYS.iter().any(|(key, _)| *key == name) {
+            found.by = Some(fields);
+        }
     }
     let jobs: std::collections::BTreeSet<&str> =
         found.choices.iter().map(|(_, job)| job.id.as_str()).collect();
     match (jobs.len(), jobs.first()) {
-        (1, Some(job)) => go(&visit.url(&format!("/jobs/{}", encode(job)))),
+        (1, Some(job)) => {
+            let by = found.by.as_ref().map_or_else(String::new, |by| format!("?{}", by.encode()));
+            go(&visit.url(&format!("/jobs/{}{by}", encode(job))))
+        }
         (0, _) => {
             let status =
                 found.problem.as_ref().map_or(StatusCode::NOT_FOUND, |(status, _)| *status);
@@ -103,7 +114,8 @@ async fn look_up(visit: &Visit, task: &Fields, asked: Vec<(&'static str, Fields)
 }
 
 impl Found {
-    fn add(&mut self, visit: &Visit, name: &'static str, reply: &Reply) -> Result<(), Refusal> {
+    /// Takes an answer; whether it leads to a job.
+    fn add(&mut self, visit: &Visit, name: &'static str, reply: &Reply) -> Result<bool, Refusal> {
         let is_wrong = matches!(
             reply.status,
             StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST
@@ -111,7 +123,7 @@ impl Found {
         if !is_wrong {
             let Explained { job } = visit.read(reply)?;
             self.choices.push((label(name), job));
-            return Ok(());
+            return Ok(true);
         }
         let problem = reply.problem();
         // What is known of a job that is gone says more than that there is none, and that says more than
@@ -125,8 +137,26 @@ impl Found {
             self.rank = rank;
             self.problem = Some((reply.status, sentence(&problem.message)));
         }
-        Ok(())
+        Ok(false)
     }
+}
+
+/// The key that led to a job's page, with its kind, if it does lead there.
+pub(super) async fn led_by(
+    visit: &Visit,
+    job: &str,
+) -> Result<Option<(&'static str, String)>, Refusal> {
+    let query = visit.query();
+    let Some((name, label)) = KEYS.into_iter().find(|(name, _)| query.get(name).is_some()) else {
+        return Ok(None);
+    };
+    let asked = query.only(&[name, "task"]).encode();
+    let reply = visit.ask(Call::get(&format!("/v1/explain?{asked}"))).await?;
+    if !reply.status.is_success() {
+        return Ok(None);
+    }
+    let found: Explained = visit.read(&reply)?;
+    Ok((found.job.id == job).then(|| (label, query.whole(name).to_owned())))
 }
 
 fn label(name: &str) -> &'static str {

@@ -4,6 +4,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
+use jiff::{SignedDuration, Timestamp};
 use minijinja::context;
 use minijinja::value::Value as Shown;
 use serde_json::Value;
@@ -51,9 +52,14 @@ async fn what_if(visit: Visit) -> Answer {
     let pairs = found["pairs"].as_array().cloned().unwrap_or_default();
     let of = |name: &str| pairs.iter().find(|pair| pair[name] == true);
     let chosen = of("asked").or_else(|| of("current"));
+    let seen = seen(&found);
+    let max = chosen.and_then(|pair| pair["max"].as_str()?.parse::<SignedDuration>().ok());
     let own = context! {
         names,
         task => task.as_str(),
+        seen,
+        // Bursts this long can hardly have been seen.
+        is_short => max.is_some_and(|max| 2.0 * max.as_secs_f64() > seen),
         savings => shown(&savings(&overview)),
         since => overview["since"].as_str(),
         found => shown(&found),
@@ -66,6 +72,15 @@ async fn what_if(visit: Visit) -> Answer {
         problem,
     };
     with_status(&visit, status, "what-if", "What if", "what-if", own)
+}
+
+/// How many seconds lie between the first and the last trigger.
+fn seen(found: &Value) -> f64 {
+    let time = |name: &str| found[name].as_str()?.parse::<Timestamp>().ok();
+    match (time("from"), time("to")) {
+        (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
+        _ => 0.0,
+    }
 }
 
 /// The tasks of an overview, with the share of runs that each saved this week.

@@ -205,11 +205,11 @@ fn print_action(at: &At, action: &Action, out: &mut dyn Write) -> anyhow::Result
 
 /// Its state and its numbers on one line.
 fn summary(action: &Action) -> String {
-    let Action { state, matched, done, skipped, failed, dry_run, .. } = action;
-    let matched = grouped(*matched);
+    let Action { state, total, matched, done, skipped, failed, dry_run, .. } = action;
     if *dry_run {
-        return format!("{}, {matched} match; nothing was changed", state.name());
+        return format!("{}, {} match; nothing was changed", state.name(), grouped(*matched));
     }
+    let matched = grouped(total.map_or(*matched, |total| total.max(*matched)));
     let [done, skipped, failed] = [done, skipped, failed].map(|count| grouped(*count));
     format!("{}, {done} of {matched} done, {skipped} skipped, {failed} failed", state.name())
 }

@@ -275,9 +275,17 @@ async fn r15_what_may_be_several_jobs_is_a_choice_and_what_is_one_leads_there() 
     let by_key = send("same", json!({ "idempotency_key": "only-i" })).await;
     let by_idempotency = send("b", json!({ "idempotency_key": "same", "dedup": "only-d" })).await;
     let by_dedup = send("c", json!({ "dedup": "same" })).await;
-    for (key, job) in [("only-i", &by_key), ("only-d", &by_idempotency)] {
+    for (key, kind, job) in
+        [("only-i", "idempotency_key", &by_key), ("only-d", "dedup_key", &by_idempotency)]
+    {
         let shown = scene.page("read", &format!("/triggers?find={key}")).await;
-        assert_eq!((shown.status, shown.location()), (303, &*format!("/jobs/{job}")), "{key}");
+        let expected = format!("/jobs/{job}?{kind}={key}");
+        assert_eq!((shown.status, shown.location()), (303, &*expected), "{key}");
+        // The page says which key led to it, and trusts no link that says so of another job.
+        let page = scene.page("read", &expected).await.page;
+        assert!(page.by_id("led-by").is_some() && page.text().contains(key), "{key}");
+        let other = scene.page("read", &format!("/jobs/{by_dedup}?{kind}={key}")).await;
+        assert_eq!((other.status, other.page.by_id("led-by").is_none()), (200, true));
     }
     let shown = scene.page("read", "/triggers?find=same").await;
     assert_eq!(shown.status, 200);
