@@ -174,6 +174,9 @@ pub enum Time {
     At(Timestamp),
     /// That of the backend's own clock.
     Clock,
+    /// The same as these two, for the record alone: nothing that the step decides depends on it, so nothing
+    /// need be done first.
+    Noted(Now),
     /// The highest that was seen: nothing that the step decides depends on it.
     Last,
 }

@@ -316,7 +316,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn set_queue(&self, now: Now, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
-        step!(self, "set a queue", (now, 0), |step| {
+        step!(self, "set a queue", (Time::Noted(now), 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.set_queue(queue, settings))
@@ -332,7 +332,7 @@ impl<B: Backend> Steps for Engine<B> {
         settings: &QueueSettings,
     ) -> Result<bool> {
         settings.validate()?;
-        Ok(step!(self, "replace a queue's settings", (now, 0), |step| {
+        Ok(step!(self, "replace a queue's settings", (Time::Noted(now), 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.replace_queue(queue, known, settings))
@@ -340,7 +340,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn delete_queue(&self, now: Now, queue: &QueueName) -> Result<bool> {
-        Ok(step!(self, "delete a queue", (now, 0), |step| {
+        Ok(step!(self, "delete a queue", (Time::Noted(now), 0), |step| {
             step.load_queue(queue).await?;
             step.close_gates();
             step.take(|part| part.delete_queue(queue))
@@ -353,7 +353,9 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn set_task(&self, now: Now, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         settings.validate()?;
-        step!(self, "set a task", (now, 0), |step| step.set_task(task, settings).await?);
+        step!(self, "set a task", (Time::Noted(now), 0), |step| step
+            .set_task(task, settings)
+            .await?);
         Ok(())
     }
 
@@ -369,7 +371,7 @@ impl<B: Backend> Steps for Engine<B> {
         settings: &TaskSettings,
     ) -> Result<bool> {
         settings.validate()?;
-        Ok(step!(self, "replace a task's settings", (now, 0), |step| {
+        Ok(step!(self, "replace a task's settings", (Time::Noted(now), 0), |step| {
             step.load_for_task(task).await?;
             step.take(|part| part.replace_task(task, known, settings))
         }))

@@ -194,8 +194,8 @@ impl Backend for PostgresBackend {
 
     async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Step>> {
         let now = match time {
-            Time::At(now) => Some(now),
-            Time::Clock => None,
+            Time::At(now) | Time::Noted(Some(now)) => Some(now),
+            Time::Clock | Time::Noted(None) => None,
             // The store's time is left as it is.
             Time::Last => Some(Timestamp::MIN),
         };

@@ -52,8 +52,8 @@ pub(crate) struct RedisBackend {
 impl From<Time> for shard::Time {
     fn from(time: Time) -> Self {
         match time {
-            Time::At(now) => shard::Time::At(now),
-            Time::Clock => shard::Time::Server,
+            Time::At(now) | Time::Noted(Some(now)) => shard::Time::At(now),
+            Time::Clock | Time::Noted(None) => shard::Time::Server,
             Time::Last => shard::Time::Last,
         }
     }

@@ -4,6 +4,8 @@
 //! end the page before it is full: a long line among many short ones costs what it adds to the page, and
 //! no line is read from its beginning again.
 
+use std::collections::HashSet;
+
 use quell_core::Timestamp;
 
 use crate::keys::Keys;
@@ -11,6 +13,9 @@ use crate::line::{At, Line, Page};
 use crate::look::{Read, Score};
 use crate::portions::{Order, Walk};
 
+/// How much longer a portion is after one without a job that follows the place, and the most that it may be.
+const FASTER: usize = 4;
+const MOST_JOBS: usize = 10_000;
 /// How many more lines are begun at once, as a multiple of those that were begun before.
 const MORE_LINES: usize = 3;
 
@@ -100,7 +105,12 @@ impl<'l> Merge<'l> {
     /// Takes the answer to that read.
     pub(crate) fn take(&mut self, number: usize, members: Vec<(String, Timestamp)>) {
         let Some(line) = self.begun.get_mut(number) else { return };
-        let jobs = line.walk.take(members, line.asked).into_iter();
+        let jobs = line.walk.take(members, line.asked);
+        // Those of one moment up to the place, which is no member of this line.
+        if jobs.is_empty() {
+            line.asked = line.asked.saturating_mul(FASTER).min(MOST_JOBS);
+        }
+        let jobs = jobs.into_iter();
         self.jobs.extend(jobs.map(|(member, at)| ((at, member), number)));
     }
 
@@ -116,8 +126,11 @@ impl<'l> Merge<'l> {
         self.jobs.partition_point(|(at, _)| end.as_ref().is_none_or(|end| at <= end))
     }
 
+    /// The page. A job that moves while lines are read counts where it comes first.
     pub(crate) fn page(mut self) -> Page {
         self.jobs.sort_unstable();
+        let mut met = HashSet::new();
+        self.jobs.retain(|((_, member), _)| met.insert(member.clone()));
         let known = self.known();
         let more = self.end().is_some() || known > self.limit;
         self.jobs.truncate(known.min(self.limit));

@@ -128,8 +128,8 @@ impl SqliteTx {
 impl SqliteBackend {
     fn time(&self, time: Time) -> Result<Timestamp> {
         match time {
-            Time::At(now) => self.clock.time(Some(now)),
-            Time::Clock => self.clock.time(None),
+            Time::At(now) | Time::Noted(Some(now)) => self.clock.time(Some(now)),
+            Time::Clock | Time::Noted(None) => self.clock.time(None),
             Time::Last => Ok(self.clock.seen()),
         }
     }
@@ -217,10 +217,10 @@ impl Backend for SqliteBackend {
             let (now, ids) = (reader.now, Ids { next: 0, step: 1 });
             return Ok(Beginning { tx: SqliteTx { open: Open::Read(reader), seen }, now, ids });
         }
-        // What decides nothing by the time needs no trigger before it. So a job can be set aside that
-        // keeps the inbox from being folded.
+        // What decides nothing by the time needs no trigger before it. So a queue can be paused at once,
+        // and a job set aside that keeps the inbox from being folded.
         let tx = match time {
-            Time::Last => self.write(open_at(at)).await?.0,
+            Time::Last | Time::Noted(_) => self.write(open_at(at)).await?.0,
             Time::At(_) | Time::Clock => self.after_inbox(at).await?,
         };
         let (now, ids) = (tx.now, Ids { next: tx.next_id, step: 1 });

@@ -162,7 +162,7 @@
     const size = data.step_ms;
     for (const [step, count] of ticks) {
       const begin = data.start + step * size;
-      if (begin + size >= from && begin <= to) each(begin, size, count);
+      if (begin + size >= from && begin <= to) each(begin, size, count, step);
     }
   };
   const histogram = (colour, x, top, height) => {
@@ -191,20 +191,19 @@
     pen.fillRect(LEFT, top + room - 1, canvas.clientWidth, 1);
     for (const one of row.windows) window_(colour, x, one, middle, tall);
     for (const bar of row.bars) run(colour, x, bar, middle, tall);
-    // Where there are too many runs to draw each: where some started, and where some failed.
-    for (const [list, fill, what] of [[row.starts, colour.good, "starts"], [row.failures, colour.warn, "failures"]]) {
-      steps(list, (begin, size, count) => {
-        const left = x(begin), wide = Math.max(1.5, x(begin + size) - left - .5), tall_ = what === "starts" ? tall : tall / 2;
-        pen.fillStyle = fill;
-        pen.fillRect(left, middle - tall / 2 - 1, wide, tall_ - 4);
-        marks.push({ left, right: left + wide, top: middle - tall / 2 - 1, bottom: middle + tall / 2, text: `${row.name}: ${count} ${what} at ${clock(begin, to - from)}` });
-      });
-    }
     pen.fillStyle = colour.text;
     steps(row.ticks, (begin, size, count) => {
       const left = x(begin);
       pen.fillRect(left, middle + tall / 2 - 5, Math.max(1.5, x(begin + size) - left - .5), 5);
       if (!row.bars.length && !row.windows.length) marks.push({ left, right: left + 4, top, bottom: top + room, text: `${row.name}: ${count} triggers at ${clock(begin, to - from)}` });
+    });
+    // Where there are too many runs to draw each: where some started, and where some failed.
+    const failed = new Map(row.failures);
+    steps(row.starts, (begin, size, count, step) => {
+      const left = x(begin), wide = Math.max(1.5, x(begin + size) - left - .5), failures = failed.get(step) || 0;
+      pen.fillStyle = failures ? colour.warn : colour.good;
+      pen.fillRect(left, middle - tall / 2 - 1, wide, tall - 4);
+      marks.push({ left, right: left + wide, top, bottom: top + room, text: `${row.name}: ${count} starts, ${failures} failed, at ${clock(begin, to - from)}` });
     });
   };
   const window_ = (colour, x, one, middle, tall) => {

@@ -40,7 +40,10 @@
     }
     const short = document.querySelector("#short"), apply = document.querySelector("[data-do=apply]");
     if (short) short.hidden = 2 * seconds(pair.max) <= Number(short.dataset.seen);
-    if (apply) { apply.disabled = pair.current; document.querySelector("#same").hidden = !pair.current; }
+    if (apply) {
+      apply.disabled = pair.current && apply.dataset.own === "true";
+      document.querySelector("#same").hidden = !apply.disabled;
+    }
     for (const row of points()) row.classList.toggle("changed", row.dataset.min === pair.min && row.dataset.max === pair.max);
   };
   sliders.forEach((slider, i) => slider.addEventListener("input", () => {

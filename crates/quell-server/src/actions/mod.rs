@@ -8,6 +8,7 @@ mod run;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use quell::dead::RedriveRate;
 use quell::job::JobSearch;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::audit::Audit;
-use crate::view::{Action, ActionState, AuditEntry};
+use crate::view::{Action, ActionState, AfterRedrive, AuditEntry};
 
 /// The most actions that run at once.
 pub const MAX_RUNNING: usize = 4;
@@ -25,6 +26,8 @@ pub const MAX_RUNNING: usize = 4;
 pub const MAX_KEPT: usize = 100;
 /// How many redriven jobs an action keeps, to show where they are.
 const MAX_REDRIVEN: usize = 100;
+/// How long a look at them holds.
+const LOOK_HOLDS: Duration = Duration::from_secs(1);
 
 /// What an action is to do, checked.
 #[derive(Clone, Debug)]
@@ -77,6 +80,8 @@ struct Entry {
     stop: CancellationToken,
     /// The jobs that it redrove last, the newest at the end.
     redriven: VecDeque<JobId>,
+    /// Where those were, and when that was looked at.
+    looked: Option<(Instant, AfterRedrive)>,
 }
 
 impl Entry {
@@ -117,8 +122,13 @@ impl Actions {
         kept.count += 1;
         let (number, shown) = (kept.count, order.shown.clone());
         let stop = self.0.stopping.child_token();
-        let entry =
-            Entry { number, shown: shown.clone(), stop: stop.clone(), redriven: VecDeque::new() };
+        let entry = Entry {
+            number,
+            shown: shown.clone(),
+            stop: stop.clone(),
+            redriven: VecDeque::new(),
+            looked: None,
+        };
         log_begin(&shown);
         kept.actions.insert(shown.name.clone(), entry);
         kept.runs.spawn(run::run(Arc::clone(&self.0), order, stop));
@@ -147,6 +157,20 @@ impl Actions {
         kept.actions
             .get(name)
             .map_or_else(Vec::new, |entry| entry.redriven.iter().copied().collect())
+    }
+
+    /// Where they were lately.
+    #[must_use]
+    pub fn looked(&self, name: &str) -> Option<AfterRedrive> {
+        let (at, then) = self.0.kept().actions.get(name)?.looked?;
+        (at.elapsed() < LOOK_HOLDS).then_some(then)
+    }
+
+    /// Notes where they are.
+    pub fn note_look(&self, name: &str, then: AfterRedrive) {
+        if let Some(entry) = self.0.kept().actions.get_mut(name) {
+            entry.looked = Some((Instant::now(), then));
+        }
     }
 
     /// Stops an action that runs, after the job that it is at; forgets one that has ended.

@@ -20,8 +20,9 @@ use crate::view::{Action, ActionError, ActionKind, ActionState};
 const PATIENCE: u32 = 5;
 /// The pause after a page that could not be read.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many pages are read at most to count the jobs that match.
+/// How many pages are read at most to count the jobs that match, and how long that may take.
 const COUNTED_PAGES: u32 = 20;
+const COUNTING: Duration = Duration::from_secs(2);
 /// The most failures that are shown.
 const MAX_ERRORS: usize = 10;
 
@@ -71,12 +72,15 @@ pub(super) async fn run(shared: Arc<Shared>, order: Order, stop: CancellationTok
 
 impl Run {
     /// Counts the jobs that match, so that one sees how far it is: where the store's own counts say it, or a
-    /// few pages hold them all.
+    /// few pages hold them all. An action without a rate does not wait for pages.
     async fn count(&self, search: &JobSearch, states: &[JobState]) {
-        match self.total(search, states).await {
-            Ok(total) => self.update(|shown| shown.total = total),
+        match tokio::time::timeout(COUNTING, self.total(search, states)).await {
+            Ok(Ok(total)) => self.update(|shown| shown.total = total),
             // The action itself meets the same failure, and shows it.
-            Err(error) => warn!(action = self.shown.name, %error, "its jobs could not be counted"),
+            Ok(Err(error)) => {
+                warn!(action = self.shown.name, %error, "its jobs could not be counted");
+            }
+            Err(_too_long) => {}
         }
     }
 
@@ -94,13 +98,14 @@ impl Run {
             let counts = quell.counts().await?.into_iter();
             return Ok(Some(counts.filter(is_of).map(|counts| counts.jobs).sum()));
         }
+        let is_slow = self.rate.is_some() && !self.shown.dry_run;
         let (mut total, mut pages) = (0_usize, 0);
         for state in states {
             let mut search = search.clone();
             search.filter = search.filter.state(*state).before(None);
             search.filter.limit = JobFilter::MAX_PAGE;
             loop {
-                if self.shown.dry_run || pages >= COUNTED_PAGES || self.stop.is_cancelled() {
+                if !is_slow || pages >= COUNTED_PAGES || self.stop.is_cancelled() {
                     return Ok(None);
                 }
                 let page = quell.search(&search).await?;

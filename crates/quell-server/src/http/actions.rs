@@ -4,11 +4,12 @@ use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::{Json, response::IntoResponse};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use quell::JobState;
 use quell::dead::RedriveRate;
 use quell::job::JobSearch;
 use serde::Deserialize;
+use tracing::warn;
 use utoipa::ToSchema;
 
 use super::Api;
@@ -220,17 +221,38 @@ pub(super) async fn show(
     Path(name): Path<String>,
 ) -> Result<Json<view::Action>, ApiError> {
     let mut shown = seen(&api, &access, &name)?;
-    let jobs = api.actions.redriven(&name);
-    if !jobs.is_empty() {
-        let store = api.quell.store();
-        let results = stream::iter(jobs).map(|job| store.result(job)).buffered(LOOKS);
-        let mut then = AfterRedrive::default();
-        for result in results.collect::<Vec<_>>().await {
-            then.count(result?.map(|result| result.state));
-        }
-        shown.then = Some(then);
-    }
+    shown.then = match api.actions.looked(&name) {
+        Some(then) => Some(then),
+        None => after_redrive(&api, &name).await,
+    };
     Ok(Json(shown))
+}
+
+/// Where the jobs are that an action redrove last; none where it redrove none, or the store does not say it: an
+/// action can be watched all the same.
+async fn after_redrive(api: &Api, name: &str) -> Option<AfterRedrive> {
+    let jobs = api.actions.redriven(name);
+    if jobs.is_empty() {
+        return None;
+    }
+    let state = async |job| -> quell::Result<Option<JobState>> {
+        Ok(api.quell.store().result(job).await?.map(|result| result.state))
+    };
+    let states = stream::iter(jobs).map(state).buffered(LOOKS);
+    let counted = states.try_fold(AfterRedrive::default(), |mut then, state| {
+        then.count(state);
+        std::future::ready(Ok(then))
+    });
+    match counted.await {
+        Ok(then) => {
+            api.actions.note_look(name, then);
+            Some(then)
+        }
+        Err(error) => {
+            warn!(action = name, %error, "its redriven jobs could not be looked at");
+            None
+        }
+    }
 }
 
 /// `DELETE /v1/actions/{name}`.

@@ -89,18 +89,18 @@ pub(super) async fn show(
     let simulate = move |recent: &Recent| {
         let span = Span { from, to, steps: 1 };
         let (triggers, cut) = recent.triggers(&of, |queue| grant.sees(queue, &of), span, MOST);
-        let first = triggers.first().map_or(to, |(_, at)| *at);
+        let ends = [triggers.first(), triggers.last()].map(|one| one.map_or(to, |(_, at)| *at));
         let count = triggers.len();
         let simulation = Simulation::of(triggers);
         let pairs = simulated(&simulation, &rule, asked);
-        (first, count, cut, simulation.keys(), pairs, recent.complete(&of).0)
+        (ends, count, cut, simulation.keys(), pairs, recent.complete(&of).0)
     };
     let simulated = api.overviews.read_record(simulate).await?;
-    let (first, count, cut, (keys, single), pairs, complete) = simulated;
+    let ([first, last], count, cut, (keys, single), pairs, complete) = simulated;
     Ok(Json(view::WhatIf {
         task: name,
         from: first.to_string(),
-        to: to.to_string(),
+        to: last.to_string(),
         complete_from: complete.to_string(),
         triggers: count as u64,
         cut,

@@ -132,23 +132,29 @@ impl Page {
 }
 
 impl Element<'_> {
-    /// Clicks it by mouse, once a person could: it has to be in sight, and nothing may cover it.
+    /// Clicks it by mouse, once a person could: it has to be in sight, nothing may cover it, and it has to stay
+    /// where it is when the mouse gets there.
     pub(crate) fn click(&self) {
-        let place = RefCell::new(Value::Null);
-        let is_free = await_that(PATIENCE, || {
-            place.replace(self.call(PLACE));
-            place.borrow()["x"].is_number()
-        });
-        let place = place.into_inner();
-        assert!(is_free, "cannot be clicked: {place}");
-        for (kind, button) in
-            [("mouseMoved", "none"), ("mousePressed", "left"), ("mouseReleased", "left")]
-        {
+        let mouse = |kind: &str, place: &Value, button: &str| {
             let params = json!({
                 "type": kind, "x": place["x"], "y": place["y"], "button": button, "clickCount": 1,
             });
             self.page.call("Input.dispatchMouseEvent", params);
-        }
+        };
+        let place = RefCell::new(Value::Null);
+        let is_free = await_that(PATIENCE, || {
+            let there = self.call(PLACE);
+            if there["x"].is_number() {
+                mouse("mouseMoved", &there, "none");
+            }
+            let still = there["x"].is_number() && self.call(PLACE) == there;
+            place.replace(there);
+            still
+        });
+        let place = place.into_inner();
+        assert!(is_free, "cannot be clicked: {place}");
+        mouse("mousePressed", &place, "left");
+        mouse("mouseReleased", &place, "left");
     }
 
     /// Replaces the text of a field.

@@ -80,7 +80,8 @@ async fn one(visit: Visit, Path(id): Path<String>) -> Answer {
     let task = job["task"].as_str().unwrap_or_default();
     let traces = job["traces"].as_array().into_iter().flatten();
     let traces = traces.filter_map(|trace| trace["traceparent"].as_str());
-    let led_by = super::triggers::led_by(&visit, job["id"].as_str().unwrap_or_default()).await?;
+    let led_by =
+        super::triggers::led_by(&visit, job["id"].as_str().unwrap_or_default(), task).await?;
     let own = context! {
         job => shown(job),
         led_by => led_by.map(|(kind, key)| context! { kind, key }),

@@ -64,7 +64,7 @@ async fn one(visit: Visit, Path(id): Path<String>) -> Answer {
 #[derive(Default)]
 struct Found {
     choices: Vec<(&'static str, Covering)>,
-    /// The key of a kind that a job's page does not have, and the task that was named with it.
+    /// The key of a kind that a job's page does not have.
     by: Option<Fields>,
     problem: Option<(StatusCode, String)>,
     /// How much the problem says.
@@ -94,7 +94,7 @@ async fn look_up(visit: &Visit, task: &Fields, asked: Vec<(&'static str, Fields)
         let fields = if name == "id" { fields } else { fields.and(task) };
         let reply = visit.ask(Call::get(&format!("/v1/explain?{}", fields.encode()))).await?;
         if found.add(visit, name, &reply)? && KEYS.iter().any(|(key, _)| *key == name) {
-            found.by = Some(fields);
+            found.by = Some(fields.only(&[name]));
         }
     }
     let jobs: std::collections::BTreeSet<&str> =
@@ -145,12 +145,13 @@ impl Found {
 pub(super) async fn led_by(
     visit: &Visit,
     job: &str,
+    task: &str,
 ) -> Result<Option<(&'static str, String)>, Refusal> {
     let query = visit.query();
     let Some((name, label)) = KEYS.into_iter().find(|(name, _)| query.get(name).is_some()) else {
         return Ok(None);
     };
-    let asked = query.only(&[name, "task"]).encode();
+    let asked = query.only(&[name]).with("task", task).encode();
     let reply = visit.ask(Call::get(&format!("/v1/explain?{asked}"))).await?;
     if !reply.status.is_success() {
         return Ok(None);

@@ -58,6 +58,8 @@ async fn what_if(visit: Visit) -> Answer {
         names,
         task => task.as_str(),
         seen,
+        // Thresholds that are in force by another setting can still be set for the task.
+        is_own => found["from_setting"] == "operator" && chosen.is_some_and(|pair| pair["current"] == true),
         // Bursts this long can hardly have been seen.
         is_short => max.is_some_and(|max| 2.0 * max.as_secs_f64() > seen),
         savings => shown(&savings(&overview)),
