@@ -32,7 +32,10 @@ async fn limit_partitions(store: &PostgresStore, limit: u32) {
 }
 
 async fn set(store: &PostgresStore, settings: &QueueSettings) {
-    store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, settings).await.unwrap();
+    store
+        .set_queue(Some(Timestamp::from_secs(1)), &Rig::claim_of(1).queue, settings)
+        .await
+        .unwrap();
 }
 
 fn payloads(claimed: &Claimed) -> Vec<&str> {
@@ -164,7 +167,10 @@ async fn r31_partitions_without_room_in_their_rate_hold_up_nobody() {
         partition_rate: Some(Rate { limit: 1, period: secs(10) }),
         ..QueueSettings::default()
     };
-    store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, &settings).await.unwrap();
+    store
+        .set_queue(Some(Timestamp::from_secs(1)), &Rig::claim_of(1).queue, &settings)
+        .await
+        .unwrap();
     let now = Timestamp::from_secs(1_000);
     let name = |n: i64| format!("p{n}");
     let twice = (0..FULL).flat_map(|n| [due_at(1, &name(n)), due_at(2, &name(n))]).collect();
@@ -299,7 +305,10 @@ async fn r31_r34_a_due_time_beyond_a_partition_without_room_is_slept_to() {
         partition_rate: Some(Rate { limit: 1, period: secs(1_000) }),
         ..QueueSettings::default()
     };
-    store.set_queue(Some(Rig::START), &Rig::claim_of(1).queue, &settings).await.unwrap();
+    store
+        .set_queue(Some(Timestamp::from_secs(1)), &Rig::claim_of(1).queue, &settings)
+        .await
+        .unwrap();
     let start = Timestamp::from_secs(1);
     let triggers = vec![due_at(1, "a"), due_at(1, "a"), due_at(200, "a"), due_at(300, "b")];
     trigger(&store, Some(start), triggers).await;
