@@ -26,9 +26,8 @@ const KINDS: [(&str, &str); 4] = [
     ("dedup_key", "Dedup key"),
 ];
 
-/// Keys that a job's page does not show otherwise, as it calls them.
-const KEYS: [(&str, &str); 2] =
-    [("idempotency_key", "Idempotency key"), ("dedup_key", "Dedup key")];
+/// Those that a job's page does not show otherwise.
+const KEYS: [&str; 2] = ["idempotency_key", "dedup_key"];
 
 pub(crate) fn routes() -> Router<Site> {
     Router::new().route("/triggers", get(find)).route("/triggers/{id}", get(one))
@@ -93,7 +92,7 @@ async fn look_up(visit: &Visit, task: &Fields, asked: Vec<(&'static str, Fields)
         // An id has its task.
         let fields = if name == "id" { fields } else { fields.and(task) };
         let reply = visit.ask(Call::get(&format!("/v1/explain?{}", fields.encode()))).await?;
-        if found.add(visit, name, &reply)? && KEYS.iter().any(|(key, _)| *key == name) {
+        if found.add(visit, name, &reply)? && KEYS.contains(&name) {
             found.by = Some(fields.only(&[name]));
         }
     }
@@ -148,7 +147,7 @@ pub(super) async fn led_by(
     task: &str,
 ) -> Result<Option<(&'static str, String)>, Refusal> {
     let query = visit.query();
-    let Some((name, label)) = KEYS.into_iter().find(|(name, _)| query.get(name).is_some()) else {
+    let Some(name) = KEYS.into_iter().find(|name| query.get(name).is_some()) else {
         return Ok(None);
     };
     let asked = query.only(&[name]).with("task", task).encode();
@@ -157,7 +156,7 @@ pub(super) async fn led_by(
         return Ok(None);
     }
     let found: Explained = visit.read(&reply)?;
-    Ok((found.job.id == job).then(|| (label, query.whole(name).to_owned())))
+    Ok((found.job.id == job).then(|| (label(name), query.whole(name).to_owned())))
 }
 
 fn label(name: &str) -> &'static str {
