@@ -53,8 +53,9 @@ impl<'l> Merge<'l> {
     /// The numbers of the lines to read next; none when the page is known.
     pub(crate) fn next_lines(&mut self, keys: &Keys) -> Vec<usize> {
         self.jobs.sort_unstable();
-        let known = self.known();
-        if self.end().is_none() || known >= self.limit {
+        let Some(end) = self.end() else { return Vec::new() };
+        let known = self.known(Some(&end));
+        if known >= self.limit {
             return Vec::new();
         }
         // What comes behind this job is not on the page.
@@ -121,9 +122,8 @@ impl<'l> Merge<'l> {
     }
 
     /// How many jobs come before that.
-    fn known(&self) -> usize {
-        let end = self.end();
-        self.jobs.partition_point(|(at, _)| end.as_ref().is_none_or(|end| at <= end))
+    fn known(&self, end: Option<&At>) -> usize {
+        self.jobs.partition_point(|(at, _)| end.is_none_or(|end| at <= end))
     }
 
     /// The page. A job that moves while lines are read counts where it comes first.
@@ -131,8 +131,9 @@ impl<'l> Merge<'l> {
         self.jobs.sort_unstable();
         let mut met = HashSet::new();
         self.jobs.retain(|((_, member), _)| met.insert(member.clone()));
-        let known = self.known();
-        let more = self.end().is_some() || known > self.limit;
+        let end = self.end();
+        let known = self.known(end.as_ref());
+        let more = end.is_some() || known > self.limit;
         self.jobs.truncate(known.min(self.limit));
         Page { jobs: self.jobs, more }
     }
