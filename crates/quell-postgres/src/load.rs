@@ -83,6 +83,9 @@ const LOCK_AROUND_ENDED: &str = concat!(
 
 /// What is read once rows are locked: the time `$clock`, when the leases of the jobs `$1` with the draws
 /// `$2` expire, and which jobs of the keys `$3`, `$4` wait and run.
+///
+/// The state of those that run is written as a range, which keeps the server from the index of all jobs that
+/// run: it may take that for an empty one.
 macro_rules! after_locks {
     ($clock:literal) => {
         concat!(
@@ -109,7 +112,7 @@ macro_rules! after_locks {
                       order by n.id desc limit 1),
                     array(select n.id from quell.job n
                            where n.task_id = k.task_id and n.key = k.key
-                             and (n.state = 1 or n.closed) and n.state = 1
+                             and (n.state = 1 or n.closed) and n.state between 1 and 1
                            order by n.state desc, n.id)
                from unnest($3::int[], $4::text[]) with ordinality k (task_id, key, ord)"
         )
