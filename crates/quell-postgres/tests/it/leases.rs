@@ -9,9 +9,9 @@ use quell_conformance::{Opened, Rig};
 use quell_core::history::Event;
 use quell_core::{
     Batch, Claim, Draw, ErrorKind, JobId, JobState, Lease, LeaseToken, Outcome, Renewal, SettledAs,
-    Settlement,
+    Settlement, Store,
 };
-use quell_postgres::{PostgresOptions, settle_in};
+use quell_postgres::{PostgresOptions, PostgresStore, settle_in};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::task::JoinSet;
 
@@ -268,6 +268,39 @@ async fn r21_a_settlement_waits_for_a_renewal_that_is_under_way() {
     };
     let (settled, ()) = tokio::join!(settles, commits);
     assert_eq!(settled, 1);
+}
+
+/// Where the renewal takes longer than a statement may, the settlement has failed, and is not refused: its
+/// lease may hold.
+#[tokio::test]
+async fn r21_r39_a_settlement_that_cannot_wait_for_a_renewal_is_not_refused() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 2).await;
+    let renewed = claim(&rig, 1, 1).await;
+    rig.at(20);
+    let other = claim(&rig, 1, 2).await;
+    let mut db = scene.connect().await;
+    let later = (Rig::START + 3 * Rig::LEASE).as_micros();
+    let schema = scene.schema();
+    let renewal = format!("begin; update {schema}.lease set until = {later} where draw = 1");
+    sqlx::raw_sql(AssertSqlSafe(renewal)).execute(&mut db).await.unwrap();
+    rig.at(40);
+    let url = format!("{}&options[statement_timeout]=200", scene.url);
+    let store = PostgresStore::open(&url).await.unwrap();
+    let settle = async |leases: &[&Lease]| {
+        let of = |lease: &&Lease| Settlement { lease: **lease, outcome: Outcome::succeeded() };
+        store.settle(Some(rig.now()), leases.iter().map(of).collect()).await
+    };
+    let alone = settle(&[&renewed[0]]).await.unwrap_err();
+    assert_eq!(alone.kind(), ErrorKind::Unavailable, "{alone}");
+    let beside = settle(&[&renewed[0], &other[0]]).await.unwrap_err();
+    assert!(beside.is_unknown_outcome(), "{beside}");
+    assert!(beside.to_string().contains("1 of 2 attempts have ended"), "{beside}");
+    assert_eq!(rig.job(other[0].job).await.state, JobState::Succeeded);
+    sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
+    let settled = settle(&[&renewed[0]]).await.unwrap();
+    assert_eq!(settled[0].became, SettledAs::Succeeded);
 }
 
 /// Jobs that run without a lease would never be taken back.
