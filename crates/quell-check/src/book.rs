@@ -72,6 +72,8 @@ pub struct Book {
     /// How far apart two processes' times of one moment may be: nothing where one recorder wrote
     /// for all.
     pub slack: Duration,
+    /// Whether each process estimates the store's time by itself.
+    pub estimated: bool,
     /// When the current line's change was visible to every process.
     seen_from: Timestamp,
     /// The attempts that ended within the slack, each with the time when its end was visible: a
@@ -178,6 +180,12 @@ impl Book {
     #[must_use]
     pub fn perhaps_joined(&self, job: &JobView) -> Option<String> {
         self.perhaps_called(&job.task, job.key.as_ref()).then(|| UNKNOWN_JOIN.to_owned())
+    }
+
+    /// Whether a change of a job's window between these times may be missing: an answer was lost.
+    pub(super) fn lacks_change(&self, job: JobId, from: Timestamp, to: Timestamp) -> bool {
+        let joined = || self.perhaps_joined(self.jobs.get(&job)?);
+        self.excuse(Act::Any, from, to).or_else(joined).is_some()
     }
 
     /// Whether a call of unknown outcome may have triggered this task with this key.

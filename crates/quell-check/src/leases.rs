@@ -1,10 +1,11 @@
 //! One attempt at a time, fenced, and no lease lost without a reason (P9, P10, P18, P27).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::history::Event;
 use quell_core::{JobId, JobState, LeaseToken, SettledAs, Timestamp};
 
+use super::estimated::{Doubt, Doubts};
 use super::views::JobView;
 use super::{Book, Found, Line, Property};
 
@@ -13,15 +14,17 @@ use super::{Book, Found, Line, Property};
 pub(super) struct Leases {
     /// Where each effect of a job was committed, and by which attempt.
     effects: BTreeMap<(JobId, String), Vec<(usize, LeaseToken)>>,
+    doubts: Doubts,
 }
 
 impl Property for Leases {
     fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
+        self.doubts.on(line, found);
         match &line.event {
-            Event::Claimed { t, job, token, .. } => {
+            Event::Claimed { job, token, .. } => {
                 if let Some(view) = book.jobs.get(job) {
                     fenced(view, (*job, *token), at, found);
-                    alone(book, view, (*job, *t), at, found);
+                    alone(book, (*job, view), (at, line), &mut self.doubts, found);
                 }
             }
             Event::Renew { t, job, token, .. } => {
@@ -31,8 +34,9 @@ impl Property for Leases {
                 if holds(view, *token, *t) {
                     found.holds("P10");
                 } else {
-                    let missing =
-                        book.missing(view, *t).or_else(|| ends_meanwhile(view, *token, *t));
+                    let looked_from = line.looked_from().unwrap_or(*t);
+                    let meanwhile = || ends_meanwhile(view, *token, looked_from);
+                    let missing = book.missing(view, *t).or_else(meanwhile);
                     found.unless(missing, "P10", shown, late);
                 }
             }
@@ -51,6 +55,7 @@ impl Property for Leases {
     }
 
     fn finish(&mut self, book: &Book, _: &[Line], found: &mut Found) {
+        self.doubts.finish(found);
         for ((job, name), committed) in &self.effects {
             if committed.len() > 1 {
                 let twice = format!("effect {name} of job {job} was committed more than once");
@@ -75,10 +80,10 @@ fn holds(view: &JobView, token: LeaseToken, t: Timestamp) -> bool {
     view.state == JobState::Running && view.token == token && t < view.until
 }
 
-/// A renewal may look at the job before the end of the same attempt is committed, and take its time
-/// after the end has taken its own.
-fn ends_meanwhile(view: &JobView, token: LeaseToken, t: Timestamp) -> Option<String> {
-    (view.token == token && t < view.seen_from)
+/// A renewal that looks from then on may see the job before the end of the same attempt is committed, and
+/// take its time after the end has taken its own.
+fn ends_meanwhile(view: &JobView, token: LeaseToken, looked_from: Timestamp) -> Option<String> {
+    (view.token == token && looked_from < view.seen_from)
         .then(|| "the attempt ended while its lease was renewed".to_owned())
 }
 
@@ -93,8 +98,14 @@ fn fenced(view: &JobView, (job, token): (JobId, LeaseToken), at: usize, found: &
 }
 
 /// P9: no lease of another job of the key lasts until after the claim.
-fn alone(book: &Book, view: &JobView, (job, t): (JobId, Timestamp), at: usize, found: &mut Found) {
-    let Some(key) = view.task_key() else { return };
+fn alone(
+    book: &Book,
+    (job, view): (JobId, &JobView),
+    (at, line): (usize, &Line),
+    doubts: &mut Doubts,
+    found: &mut Found,
+) {
+    let (Some(key), Some(t)) = (view.task_key(), line.event.at()) else { return };
     // The calls say whether attempts of the key may overlap.
     if book.overlaps.get(&key).copied().unwrap_or(view.shape.overlap) {
         return;
@@ -105,8 +116,19 @@ fn alone(book: &Book, view: &JobView, (job, t): (JobId, Timestamp), at: usize, f
         if t < runs.until && runs.task_key().as_ref() == Some(&key) {
             clear = false;
             let both = format!("jobs {other} and {job} of {} {} run at once", key.0, key.1);
-            let excuse = book.may_have_ended(*other, runs, t);
-            found.unless(excuse, "P9", runs.newest(2).chain([at]), both);
+            if let Some(why) = book.may_have_ended(*other, runs, t) {
+                found.cannot("P9", why);
+                continue;
+            }
+            let doubt = Doubt {
+                property: "P9",
+                done: line.seen_from().unwrap_or(t),
+                running: BTreeSet::from([(*other, runs.token)]),
+                ends: 1,
+                shown: runs.newest(2).chain([at]).collect(),
+                message: both,
+            };
+            doubts.add(book, doubt, found);
         }
     }
     if clear {

@@ -32,6 +32,7 @@ mod cases;
 mod coverage;
 mod dedup;
 mod edges;
+mod estimated;
 mod failures;
 mod idempotency;
 mod leases;
@@ -85,9 +86,33 @@ pub trait Property {
 /// Why a violation of a job whose events have no known order is none.
 const SAME_MOMENT: &str = "two processes changed the job, its key or its queue at one moment";
 
-/// Checks a history whose lines are in order; see [`merge`].
+/// How processes know the time of their store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clocks {
+    /// They read one clock: what was committed before a claim has an earlier time.
+    #[default]
+    One,
+    /// Each estimates it, as on Azure Table Storage: of what happened in one moment in two processes, the
+    /// later may have the earlier time.
+    Estimated,
+}
+
+/// Checks a history whose lines are in order, of a store with one clock; see [`merge`].
 #[must_use]
 pub fn check(lines: &[Line]) -> Report {
+    check_by(Clocks::One, lines)
+}
+
+/// The same of a store with such clocks.
+///
+/// ```
+/// use quell_check::{Clocks, check_by, parse};
+///
+/// let lines = parse("caller", r#"{"event":"stamp","op":1,"key":"a","value":1}"#).unwrap();
+/// assert!(check_by(Clocks::Estimated, &lines).violations.is_empty());
+/// ```
+#[must_use]
+pub fn check_by(clocks: Clocks, lines: &[Line]) -> Report {
     let mut properties: Vec<Box<dyn Property>> = vec![
         Box::<coverage::Coverage>::default(),
         Box::new(rows::Rows),
@@ -109,6 +134,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::<ticks::Ticks>::default(),
     ];
     let mut book = Book::new(lines);
+    book.estimated = clocks == Clocks::Estimated;
     let mut found = Found::default();
     for (at, line) in lines.iter().enumerate() {
         for property in &mut properties {

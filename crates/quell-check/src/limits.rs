@@ -9,6 +9,7 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::{JobId, Key, QueueName, QueueSettings, Rate, Timestamp};
 
+use super::estimated::{Doubt, Doubts};
 use super::views::JobView;
 use super::{Act, Book, Found, Line, Property};
 
@@ -72,6 +73,7 @@ pub(super) const HAND_OVER: Duration = Duration::from_millis(150);
 pub(super) struct Limits {
     /// Attempts that handlers got, of queues as a whole and of their partitions.
     handed: BTreeMap<(QueueName, Option<Key>), Vec<Handed>>,
+    doubts: Doubts,
 }
 
 /// An attempt that its handler got.
@@ -84,8 +86,9 @@ struct Handed {
 
 impl Property for Limits {
     fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
+        self.doubts.on(line, found);
         match &line.event {
-            Event::Claimed { .. } => claimed(book, at, &line.event, found),
+            Event::Claimed { .. } => claimed(book, at, line, &mut self.doubts, found),
             Event::Start { t, job, token, .. } => {
                 let Some(view) = book.jobs.get(job) else { return };
                 if let Some(claim) = view.claims.iter().find(|claim| claim.token == *token) {
@@ -98,20 +101,31 @@ impl Property for Limits {
             _ => {}
         }
     }
+
+    fn finish(&mut self, _: &Book, _: &[Line], found: &mut Found) {
+        self.doubts.finish(found);
+    }
 }
 
-/// Whether the limits of a queue were changed so shortly before that a claim may not have met them.
-pub(super) fn changed(book: &Book, queue: &QueueName, t: Timestamp) -> Option<String> {
+/// Whether the limits of a queue were changed so shortly before `t` that a claim which looked from
+/// `looked_from` on may not have met them.
+pub(super) fn changed(
+    book: &Book,
+    queue: &QueueName,
+    (looked_from, t): (Timestamp, Timestamp),
+) -> Option<String> {
     let set = book.queue_set.get(queue)?;
-    let just = (t.since(*set) < book.slack).then(|| "its limits were just changed".to_owned());
+    let just =
+        (looked_from.since(*set) < book.slack).then(|| "its limits were just changed".to_owned());
     just.or_else(|| book.excuse(Act::Operate, *set, t))
 }
 
 /// Whether a running job takes one of the slots.
 type Counts<'a> = &'a dyn Fn(&JobView) -> bool;
 
-fn claimed(book: &Book, at: usize, event: &Event, found: &mut Found) {
-    let Event::Claimed { t, job, queue, worker, .. } = event else { return };
+fn claimed(book: &Book, at: usize, line: &Line, doubts: &mut Doubts, found: &mut Found) {
+    let Event::Claimed { t, job, queue, worker, .. } = &line.event else { return };
+    let time = (line.looked_from().unwrap_or(*t), *t);
     let Some(settings) = book.queues.get(queue) else { return };
     let partition = book.jobs.get(job).and_then(|view| view.partition.as_ref());
     let mine = |view: &JobView| view.worker.as_ref() == Some(worker);
@@ -132,7 +146,19 @@ fn claimed(book: &Book, at: usize, event: &Event, found: &mut Found) {
         } else if sure < as_count(limit) {
             found.cannot("P21", "attempts of a process that was killed may have ended");
         } else {
-            found.unless(changed(book, queue, *t), "P21", [at], full);
+            if let Some(why) = changed(book, queue, time) {
+                found.cannot("P21", why);
+                continue;
+            }
+            let doubt = Doubt {
+                property: "P21",
+                done: line.seen_from().unwrap_or(*t),
+                running: taken().map(|(id, view)| (id, view.token)).collect(),
+                ends: (running + 1).saturating_sub(as_count(limit)),
+                shown: taken().flat_map(|(_, view)| view.newest(2)).chain([at]).collect(),
+                message: full,
+            };
+            doubts.add(book, doubt, found);
         }
     }
     let whole = ("the queue", settings.rate, None);
@@ -145,7 +171,7 @@ fn claimed(book: &Book, at: usize, event: &Event, found: &mut Found) {
             continue;
         }
         let full = format!("job {job} started as one too many of {whose} within its period");
-        found.unless(changed(book, queue, *t), "P21", [at], full);
+        found.unless(changed(book, queue, time), "P21", [at], full);
     }
 }
 
@@ -178,7 +204,8 @@ impl Limits {
                 found.cannot("P21", "a fault kept jobs from their handlers");
             } else {
                 let many = format!("job {job} was handed over as one too many of its period");
-                found.unless(changed(book, queue, handed.t), "P21", [at], many);
+                let time = (handed.t, handed.t);
+                found.unless(changed(book, queue, time), "P21", [at], many);
             }
             starts.push(handed);
         }

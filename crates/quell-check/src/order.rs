@@ -7,6 +7,7 @@ use quell_core::history::Event;
 use quell_core::{JobId, JobState, SettledAs, Timestamp, TriggerId};
 
 use super::limits::partition_has_room;
+use super::read::job_of;
 use super::turns::has_turn;
 use super::views::JobView;
 use super::{Act, Book, Found, Line as HistoryLine, Property};
@@ -28,7 +29,7 @@ impl Property for Moves {
                 moves(book, (*job, *t), waits, "its window changed", at, found);
             }
             Event::Claimed { t, job, .. } => {
-                in_order(book, (*job, *t), at, found);
+                in_order(book, (*job, *t), (at, line), found);
                 let waits = |state| state == JobState::Scheduled;
                 moves(book, (*job, *t), waits, "it started", at, found);
             }
@@ -150,13 +151,19 @@ fn one_window(
 }
 
 /// P8: a window starts after the older ones of its key.
-fn in_order(book: &Book, (id, t): (JobId, Timestamp), at: usize, found: &mut Found) {
+fn in_order(
+    book: &Book,
+    (id, t): (JobId, Timestamp),
+    (at, line): (usize, &HistoryLine),
+    found: &mut Found,
+) {
     let Some(job) = book.jobs.get(&id) else { return };
     let overlaps = || job.task_key().and_then(|key| book.overlaps.get(&key).copied());
     if job.key.is_none() || job.shape.overlap || overlaps().unwrap_or(false) {
         return;
     }
-    let older = comes_before(book, id, job, t.before(book.slack));
+    let looked_from = line.looked_from().unwrap_or(t);
+    let older = comes_before(book, id, job, looked_from.before(book.slack));
     let Some((first, view)) = older else { return found.holds("P8") };
     let early = format!("job {id} started before job {first}, an older window of its key");
     let excuse = book.missing(view, t).or_else(|| book.missing(job, t));
@@ -182,13 +189,15 @@ fn comes_before<'b>(
 #[derive(Debug, Default)]
 pub(super) struct Line {
     /// Jobs that were passed over, and the claims that did so, until it is known whether another
-    /// process claimed them at the same time.
+    /// call changed them at the same time.
     passed: BTreeMap<JobId, Vec<Passed>>,
 }
 
+/// A claim that passed a job over.
 #[derive(Debug)]
 struct Passed {
-    t: Timestamp,
+    /// When it had committed, at the latest.
+    done: Timestamp,
     by: String,
     shown: Vec<usize>,
     message: String,
@@ -196,12 +205,9 @@ struct Passed {
 
 impl Property for Line {
     fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
+        self.changed(book, line, found);
         let Event::Claimed { t, job: id, task, queue, worker, .. } = &line.event else { return };
-        for passed in self.passed.remove(id).unwrap_or_default() {
-            let at_once = passed.by != line.p && t.since(passed.t) < book.slack;
-            let excuse = at_once.then(|| "two processes claimed at the same moment".to_owned());
-            found.unless(excuse, "P23", passed.shown, passed.message);
-        }
+        let time = (line.looked_from().unwrap_or(*t), *t);
         let knows = book.workers.get(worker);
         match knows {
             Some(tasks) if tasks.iter().all(|known| known.task != *task) => {
@@ -214,10 +220,10 @@ impl Property for Line {
         }
         let queue_closed = book.queues.get(queue).is_some_and(|settings| settings.paused);
         let paused = format!("job {id} started while queue {queue} is paused");
-        paused_since(book, (queue_closed, book.queue_set.get(queue)), *t, at, paused, found);
+        paused_since(book, (queue_closed, book.queue_set.get(queue)), time, at, paused, found);
         let paused = format!("job {id} started while task {task} is paused");
         let task_closed = book.paused.contains(task);
-        paused_since(book, (task_closed, book.task_set.get(task)), *t, at, paused, found);
+        paused_since(book, (task_closed, book.task_set.get(task)), time, at, paused, found);
         self.first_in_line(book, at, line, found);
     }
 
@@ -232,7 +238,7 @@ impl Property for Line {
 fn paused_since(
     book: &Book,
     (closed, set): (bool, Option<&Timestamp>),
-    t: Timestamp,
+    (looked_from, t): (Timestamp, Timestamp),
     at: usize,
     message: String,
     found: &mut Found,
@@ -242,12 +248,32 @@ fn paused_since(
         found.holds("P24");
         return;
     }
-    let just = (t.since(*set) < book.slack).then(|| "it was paused at the same moment".to_owned());
+    let is_just = looked_from.since(*set) < book.slack;
+    let just = is_just.then(|| "it was paused at the same moment".to_owned());
     let excuse = just.or_else(|| book.excuse(Act::Operate, *set, t));
     found.unless(excuse, "P24", [at], message);
 }
 
 impl Line {
+    /// A call that changes a job holds its row from before its change is visible, and a claim passes rows
+    /// over that others hold.
+    fn changed(&mut self, book: &Book, line: &HistoryLine, found: &mut Found) {
+        let (Some(id), Some(looked_from)) = (job_of(&line.event), line.looked_from()) else {
+            return;
+        };
+        let is_claim = match line.event {
+            Event::Claimed { .. } => true,
+            Event::Renew { .. } | Event::Settle { became: SettledAs::Refused, .. } => return,
+            _ => false,
+        };
+        for passed in self.passed.remove(&id).unwrap_or_default() {
+            let other = passed.by != line.p || !is_claim;
+            let at_once = other && looked_from.since(passed.done) < book.slack;
+            let excuse = at_once.then(|| "another call changed the job meanwhile".to_owned());
+            found.unless(excuse, "P23", passed.shown, passed.message);
+        }
+    }
+
     fn first_in_line(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
         let Event::Claimed { t, job: id, queue, worker, .. } = &line.event else { return };
         let (Some(job), Some(knows)) = (book.jobs.get(id), book.workers.get(worker)) else {
@@ -255,7 +281,7 @@ impl Line {
             return;
         };
         let mine = (Reverse(priority(book, *id, job)), job.due, *id);
-        let ready = t.before(book.slack);
+        let ready = line.looked_from().unwrap_or(*t).before(book.slack);
         let first = book.scheduled.iter().filter(|other| **other != *id).find_map(|other| {
             let view = book.jobs.get(other)?;
             let reachable =
@@ -280,7 +306,8 @@ impl Line {
         if book.slack.is_zero() {
             found.broken("P23", shown, message);
         } else {
-            let passed = Passed { t: *t, by: line.p.clone(), shown, message };
+            let done = line.seen_from().unwrap_or(*t);
+            let passed = Passed { done, by: line.p.clone(), shown, message };
             self.passed.entry(*other).or_default().push(passed);
         }
     }

@@ -10,7 +10,7 @@ use quell_core::payload::WINDOW_BYTES;
 use quell_core::{Fold, JobId, LeaseToken, Payload, SettledAs, Timestamp, TriggerId};
 
 use super::views::{OpState, TaskKey};
-use super::{Act, Book, Found, Line, Property};
+use super::{Book, Found, Line, Property};
 
 /// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
 /// each claim what its start says that the handler is given. P8: no window holds more than its bounds,
@@ -84,7 +84,7 @@ impl Property for Payloads {
                     let folded = jobs.get(job);
                     match payload {
                         None => found.cannot("P5", "payloads are not on record"),
-                        Some(_) if folded.is_some_and(|it| it.may_lack(book, *count, *t)) => {
+                        Some(_) if folded.is_some_and(|it| it.may_lack(book, *job, *count, *t)) => {
                             found.cannot("P5", "a change of the job's window may be missing");
                         }
                         Some(given) => compare(folded, *job, given, at, found),
@@ -143,9 +143,9 @@ impl Full {
 impl Folded {
     /// Whether a change of the window may be missing before a start that covers this number of triggers, with an
     /// answer that was lost: the counts differ, and there is such an answer.
-    fn may_lack(&self, book: &Book, count: u64, start: Timestamp) -> bool {
+    fn may_lack(&self, book: &Book, job: JobId, count: u64, start: Timestamp) -> bool {
         let since = self.at.unwrap_or(Timestamp::MIN);
-        count != self.count && book.excuse(Act::Any, since, start).is_some()
+        count != self.count && book.lacks_change(job, since, start)
     }
 
     /// Whether the first trigger of the next window would have fitted into this one.

@@ -20,6 +20,9 @@ pub struct Line {
     /// When it was written, on the host's clock: after the commit that it records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub w: Option<Timestamp>,
+    /// When the call was made that did it, on the host's clock: what came later it may have missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub c: Option<Timestamp>,
     /// What happened.
     #[serde(flatten)]
     pub event: Event,
@@ -28,13 +31,19 @@ pub struct Line {
 impl Line {
     /// A line of this process, without a number and a time of its own.
     pub fn new(p: impl Into<String>, event: Event) -> Self {
-        Line { p: p.into(), n: None, w: None, event }
+        Line { p: p.into(), n: None, w: None, c: None, event }
     }
 
     /// When its change was visible to every process, if known: a transaction may read the clock long
     /// before it commits.
     pub(super) fn seen_from(&self) -> Option<Timestamp> {
         self.event.at().map(|t| self.w.map_or(t, |written| written.max(t)))
+    }
+
+    /// The earliest time at which its call can have read the store, if known: a call may read the clock
+    /// long after the rows, or rows long before it commits.
+    pub(super) fn looked_from(&self) -> Option<Timestamp> {
+        self.event.at().map(|t| self.c.map_or(t, |called| called.min(t)))
     }
 }
 

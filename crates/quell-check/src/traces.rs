@@ -8,7 +8,7 @@ use quell_core::{JobId, SettledAs, Timestamp, TriggerId};
 
 use super::payload::starts;
 use super::views::OpState;
-use super::{Act, Book, Found, Line, Property};
+use super::{Book, Found, Line, Property};
 
 /// P33: gathers the contexts again, in the order of the events, and compares at each claim what its start
 /// says that the handler is given.
@@ -61,7 +61,7 @@ impl Property for Contexts {
                         continue;
                     };
                     match jobs.get(job) {
-                        Some(kept) if kept.may_lack(book, *count, *t) => {
+                        Some(kept) if kept.may_lack(book, *job, *count, *t) => {
                             found.cannot("P33", "a change of the job's window may be missing");
                         }
                         kept => compare(kept, *job, traces, at, found),
@@ -104,10 +104,10 @@ impl Kept {
         self.count = count;
     }
 
-    /// As for payloads: the counts differ, and an answer of that time was lost.
-    fn may_lack(&self, book: &Book, count: u64, start: Timestamp) -> bool {
+    /// As for payloads: the counts differ, and an answer was lost.
+    fn may_lack(&self, book: &Book, job: JobId, count: u64, start: Timestamp) -> bool {
         let since = self.at.unwrap_or(Timestamp::MIN);
-        count != self.count && book.excuse(Act::Any, since, start).is_some()
+        count != self.count && book.lacks_change(job, since, start)
     }
 }
 

@@ -21,10 +21,12 @@ impl Property for Turns {
         if !is_strict || job.partition.is_none() {
             return;
         }
-        let Some((other, view)) = comes_before(book, (*id, job), t.before(book.slack)) else {
+        let looked_from = line.looked_from().unwrap_or(*t);
+        let before = comes_before(book, (*id, job), looked_from.before(book.slack));
+        let Some((other, view)) = before else {
             return found.holds("P34");
         };
-        let excuse = changed(book, queue, *t);
+        let excuse = changed(book, queue, (looked_from, *t));
         let excuse = excuse.or_else(|| book.missing(view, *t)).or_else(|| book.missing(job, *t));
         let early = format!("job {id} started before job {other}, whose turn it was");
         found.unless(excuse, "P34", view.newest(2).chain(job.newest(1)).chain([at]), early);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use quell::Timestamp;
-use quell::history::{Event, History};
+use quell::history::{Event, History, call_made};
 use quell_check::Line;
 
 /// Appends events to a file.
@@ -69,7 +69,8 @@ impl FileSink {
     }
 
     fn write(&self, event: &Event) -> std::io::Result<()> {
-        let line = Line { w: Some(host_time()), ..Line::new(&*self.process, event.clone()) };
+        let (w, c) = (Some(host_time()), call_made());
+        let line = Line { w, c, ..Line::new(&*self.process, event.clone()) };
         let mut line = serde_json::to_vec(&line)?;
         line.push(b'\n');
         (&self.file).write_all(&line)

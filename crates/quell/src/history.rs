@@ -30,4 +30,38 @@
 //! # }
 //! ```
 
+use std::cell::Cell;
+
+use quell_core::Timestamp;
 pub use quell_core::history::{Event, History, Sink, WorkerTask};
+
+thread_local! {
+    static CALL: Cell<Option<Timestamp>> = const { Cell::new(None) };
+}
+
+/// When the store call was made that records an event, on the client's clock; none where no call does.
+/// A [`History`] asks for it in [`record`](History::record). What others did after that moment the call
+/// may have missed, however late it took its time.
+///
+/// A store that records from a thread of its own has none.
+///
+/// ```
+/// assert_eq!(quell::history::call_made(), None);
+/// ```
+#[must_use]
+pub fn call_made() -> Option<Timestamp> {
+    CALL.get()
+}
+
+/// Runs a part of a call that was made at `since`.
+pub(crate) fn within_call<R>(since: Timestamp, part: impl FnOnce() -> R) -> R {
+    /// Restores what was before, after a panic too.
+    struct Before(Option<Timestamp>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CALL.set(self.0);
+        }
+    }
+    let _before = Before(CALL.replace(Some(since)));
+    part()
+}

@@ -54,3 +54,38 @@ fn r12_r39_a_join_of_unknown_outcome_hides_what_a_window_absorbed() {
     assert!(!breaks_p14(3, Some("k")), "the call may have joined");
     assert!(breaks_p14(3, Some("other")), "the call had another key");
 }
+
+/// Such a call may have joined a window: then its job has a payload and contexts of more triggers than
+/// are on record.
+#[test]
+fn r10_r42_a_join_of_unknown_outcome_explains_payloads_and_contexts() {
+    let context = |n: u64| format!("00-{n:032x}-{n:016x}-01");
+    let call = |op: u64, key: &str| {
+        json!({
+            "event": "trigger_invoke", "op": op, "task": "t", "key": key, "dedup": null,
+            "payload": op.to_string(), "fold": {"fold": "last"},
+            "trace": {"traceparent": context(op)},
+        })
+    };
+    let receipt = json!({"receipt": "accepted", "job": "1", "trigger": "1.1", "due": 10});
+    let ok = json!({"event": "trigger_ok", "op": 1, "receipt": receipt});
+    let start = json!({
+        "event": "start", "t": 21, "job": "1", "token": "1-7", "task": "t", "key": "k", "worker": "w1",
+        "count": 2, "due": 10, "attempt": 1, "until": 1_020, "payload": "2",
+        "traces": format!("{}\n{}", context(1), context(2)),
+    });
+    let mut claim = claimed(20, 1, 1, 1);
+    claim["count"] = json!(2);
+    for (key, broke) in [(None, true), (Some("other"), true), (Some("k"), false)] {
+        let calls =
+            [vec![call(1, "k"), ok.clone()], key.map(|key| call(2, key)).into_iter().collect()];
+        let events = [window(10, 1, "quiet"), claim.clone(), start.clone()];
+        let (report, text) =
+            judged(&[process("caller", true, &calls.concat()), process("one", true, &events)]);
+        for property in ["P5", "P33"] {
+            let cases = &report.cases[property];
+            assert_eq!(cases.judged + cases.unjudged.values().sum::<u64>(), 1, "{text}");
+            assert_eq!(report.broke(property), broke, "{property} with {key:?}: {text}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The checker on what real processes write: each says when it began and that it ended, and what one
 //! that was killed may have taken with it excuses what it may explain, and nothing else.
 
-use quell_check::{Event, Line, Report, check, elsewhere, merge, parse};
+use quell_check::{Clocks, Event, Line, Report, check, check_by, elsewhere, merge, parse};
 use quell_core::Timestamp;
 use serde_json::{Value, json};
 
@@ -185,20 +185,79 @@ fn checker_excuses_only_what_a_killed_process_may_have_lost() {
 #[test]
 fn checker_asks_of_a_claim_what_was_committed_before_it() {
     let second = 1_000_000;
-    let broke = |written: Option<u64>| {
+    let broke = |written: Option<u64>, called: Option<u64>| {
         let first = process("first", true, &[window(10, 1, "quiet")]);
         let mut late = process("late", true, &[keyed(window(second, 2, "quiet"), "other", 1)]);
         for line in &mut late {
             line.w = written.map(|w| i64::try_from(w).unwrap()).map(Timestamp::from_micros);
         }
         let claims = [worker(1), claimed(4 * second, 1, 1, 1)];
-        let (report, text) = judged(&[first, late, process("worker", true, &claims)]);
+        let mut worker = process("worker", true, &claims);
+        worker[2].c = called.map(|c| i64::try_from(c).unwrap()).map(Timestamp::from_micros);
+        let (report, text) = judged(&[first, late, worker]);
         assert_eq!(report.cases["P23"].judged, 1, "{text}");
         report.broke("P23")
     };
+    assert!(broke(None, None));
+    assert!(broke(Some(2 * second), None));
+    assert!(broke(Some(second), Some(3 * second)));
+    assert!(!broke(Some(4 * second), None));
+    assert!(!broke(Some(2 * second), Some(second)), "it may have looked before it took its time");
+}
+
+/// Of two processes that estimate the time, one may give a start an earlier time than the other gave the
+/// end before it.
+#[test]
+fn checker_knows_that_processes_may_estimate_the_time() {
+    let settings = json!({"concurrency": 1});
+    let limit = json!({"event": "queue", "t": -5_000_000, "queue": "q", "settings": settings});
+    let end = json!({
+        "event": "settle", "t": 60, "job": "1", "token": "1-7", "outcome": "succeeded",
+        "became": "succeeded",
+    });
+    let first = [limit, window(10, 1, "quiet"), claimed(20, 1, 1, 1), end];
+    for (property, key) in [("P9", "k"), ("P21", "other")] {
+        let broke = |clocks: Clocks, ended_from: i64| {
+            let mut ends = process("ends", true, &first);
+            ends[4].c = Some(Timestamp::from_micros(ended_from));
+            let mut claim = claimed(50, 2, 2, 1);
+            claim["key"] = json!(key);
+            let mut starts =
+                process("starts", true, &[keyed(window(30, 2, "quiet"), key, 0), claim]);
+            starts[2].w = Some(Timestamp::from_micros(70));
+            let lines = merge(vec![ends, starts]);
+            let report = check_by(clocks, &lines);
+            let unjudged = report.cases[property].unjudged.len();
+            assert!(report.broke(property) || unjudged == 1, "{}", report.text(&lines));
+            report.broke(property)
+        };
+        assert!(broke(Clocks::One, 55), "{property}: all times are of one clock");
+        assert!(!broke(Clocks::Estimated, 55), "{property}: the end may have come first");
+        assert!(broke(Clocks::Estimated, 71), "{property}: the end was asked for after the claim");
+    }
+}
+
+/// A trigger that joins a window holds its row from before it takes its time, and a claim at that moment
+/// passes over it.
+#[test]
+fn checker_knows_when_a_call_may_have_held_what_a_claim_passed_over() {
+    let second = 1_000_000;
+    let broke = |called: Option<u64>| {
+        let first = keyed(window(10, 1, "quiet"), "other", 1);
+        let mut join = first.clone();
+        (join["t"], join["count"]) = (json!(9 * second), json!(2));
+        let mut trigger = process("trigger", true, &[first, join]);
+        trigger[2].c = called.map(|c| i64::try_from(c).unwrap()).map(Timestamp::from_micros);
+        let two = process("two", true, &[window(20, 2, "quiet")]);
+        let claims = [worker(2), claimed(4 * second, 2, 2, 1)];
+        let (report, text) = judged(&[trigger, two, process("worker", true, &claims)]);
+        let cases = &report.cases["P23"];
+        assert_eq!(cases.judged + cases.unjudged.values().sum::<u64>(), 1, "{text}");
+        report.broke("P23")
+    };
     assert!(broke(None));
-    assert!(broke(Some(2 * second)));
-    assert!(!broke(Some(4 * second)));
+    assert!(broke(Some(6 * second)), "the claim was over before");
+    assert!(!broke(Some(3 * second)));
 }
 
 /// A claim reads the clock, and another process is refused a dedup key before it commits.
@@ -234,18 +293,21 @@ fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {
 #[test]
 fn checker_takes_an_attempt_as_running_until_its_end_was_committed() {
     let renewed = json!({"event": "renew", "t": 40, "job": "1", "token": "1-7", "until": 1_040});
-    let broke = |committed: Option<i64>| {
+    let broke = |committed: Option<i64>, renewed_from: Option<i64>| {
         let end = ended(30, 1, 1, "released", 30);
         let events = [window(10, 1, "quiet"), claimed(20, 1, 1, 1), end, renewed.clone()];
         let mut one = process("one", true, &events);
         one[3].w = committed.map(Timestamp::from_micros);
+        one[4].c = renewed_from.map(Timestamp::from_micros);
         let (report, text) = judged(&[one]);
         assert!(report.violations.len() <= 1, "{text}");
         report.broke("P10")
     };
-    assert!(broke(None));
-    assert!(broke(Some(35)), "it had ended before");
-    assert!(!broke(Some(45)));
+    assert!(broke(None, None));
+    assert!(broke(Some(35), None), "it had ended before");
+    assert!(broke(Some(35), Some(36)), "it had ended before the renewal was asked for");
+    assert!(!broke(Some(45), None));
+    assert!(!broke(Some(35), Some(34)), "it may have looked before it took its time");
 }
 
 /// The store's word that a window was flushed is none: someone must have asked for it.

@@ -5,8 +5,9 @@
 //! server's alerts. Every client wraps its store once, so each call is covered wherever it is made.
 
 use std::any::Any;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -20,6 +21,7 @@ use tracing::error;
 
 use super::observer::Observer;
 use crate::clock::Clock;
+use crate::history::within_call;
 use crate::worker::panic_message;
 
 /// A store whose panics are errors.
@@ -50,6 +52,15 @@ impl Guarded {
             wait.history = None;
         }
         answer
+    }
+
+    /// A call whose events can say when it was made.
+    async fn timed<R>(&self, answer: impl Future<Output = R>) -> R {
+        if self.history.is_none() {
+            return answer.await;
+        }
+        let (since, mut answer) = (self.clock.now(), pin!(answer));
+        poll_fn(|context| within_call(since, || answer.as_mut().poll(context))).await
     }
 }
 
@@ -157,9 +168,9 @@ impl Store for Guarded {
         match kind {
             OperationKind::Read => read(name, answer).await,
             OperationKind::Write | OperationKind::Hot if is_recorded => {
-                self.write(name, answer).await
+                self.write(name, self.timed(answer)).await
             }
-            OperationKind::Write | OperationKind::Hot => write(name, answer).await,
+            OperationKind::Write | OperationKind::Hot => write(name, self.timed(answer)).await,
         }
     }
 
@@ -226,6 +237,37 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert_eq!(calls.collect::<Vec<_>>(), ["unknown", "panics", "dropped"]);
+    }
+
+    /// What a store records within a call says when the call was made; nothing else does.
+    #[tokio::test]
+    async fn r39_an_event_knows_when_its_call_was_made() {
+        #[derive(Debug, Default)]
+        struct Times(Mutex<Vec<(bool, Option<Timestamp>)>>);
+
+        impl History for Times {
+            fn record(&self, event: &Event) {
+                let is_call = matches!(event, Event::TriggerInvoke { .. });
+                self.0.lock().unwrap().push((is_call, crate::history::call_made()));
+            }
+        }
+
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Hello;
+        impl crate::Task for Hello {
+            const NAME: &'static str = "hello";
+            type Output = ();
+        }
+
+        let times = Arc::new(Times::default());
+        let before = SystemClock::new().now();
+        let sink: Sink = Arc::<Times>::clone(&times);
+        let quell = crate::Quell::recorded("memory:", sink).await.unwrap().build().unwrap();
+        quell.trigger(Hello).await.unwrap();
+        let times = times.0.lock().unwrap();
+        assert!(times.iter().any(|(_, made)| made.is_some_and(|made| made >= before)), "{times:?}");
+        assert!(times.iter().all(|(is_call, made)| !is_call || made.is_none()), "{times:?}");
+        assert_eq!(crate::history::call_made(), None);
     }
 
     #[tokio::test]
