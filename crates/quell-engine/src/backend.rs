@@ -181,6 +181,19 @@ pub enum Time {
     Last,
 }
 
+impl Time {
+    /// The time that a step asks for; none where the highest that was seen will do.
+    #[must_use]
+    pub fn asked(self) -> Option<Now> {
+        match self {
+            Time::At(now) => Some(Some(now)),
+            Time::Clock => Some(None),
+            Time::Noted(now) => Some(now),
+            Time::Last => None,
+        }
+    }
+}
+
 impl From<Now> for Time {
     fn from(now: Now) -> Self {
         now.map_or(Time::Clock, Time::At)

@@ -167,7 +167,7 @@ impl Backend for Maps {
 
     async fn begin(&self, time: Time, _: Access) -> Result<Beginning<Self::Tx>> {
         let mut tx = Arc::clone(&self.0).lock_owned().await;
-        if let Time::At(now) | Time::Noted(Some(now)) = time {
+        if let Some(Some(now)) = time.asked() {
             // R38: store time never goes back.
             tx.now = tx.now.max(now);
         }

@@ -377,11 +377,11 @@ impl<T: Table> Backend for Partition<T> {
 
     async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Tx>> {
         let seen = locked(&self.state).now;
-        let now = match time {
-            Time::At(now) | Time::Noted(Some(now)) => self.know(now),
-            Time::Clock | Time::Noted(None) => self.know(self.table.now().await?),
-            Time::Last if seen > Timestamp::MIN => seen,
-            Time::Last => self.table.now().await?,
+        let now = match time.asked() {
+            Some(Some(now)) => self.know(now),
+            Some(None) => self.know(self.table.now().await?),
+            None if seen > Timestamp::MIN => seen,
+            None => self.table.now().await?,
         };
         let count = u64::try_from(access.jobs()).unwrap_or(u64::MAX);
         let ids = match count {
@@ -391,7 +391,7 @@ impl<T: Table> Backend for Partition<T> {
         let first = ids.ids.start.max(1);
         let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
         let copies = Copies::new(count > 0);
-        let has_clock = matches!(time, Time::Clock | Time::Noted(None));
+        let has_clock = time.asked() == Some(None);
         let tx = Tx { now, has_clock, read, whole, parts, copies, ids };
         Ok(Beginning { tx, now, ids: self.numbers.from(first) })
     }

@@ -193,13 +193,8 @@ impl Backend for PostgresBackend {
     }
 
     async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Step>> {
-        let now = match time {
-            Time::At(now) | Time::Noted(Some(now)) => Some(now),
-            Time::Clock | Time::Noted(None) => None,
-            // The store's time is left as it is.
-            Time::Last => Some(Timestamp::MIN),
-        };
-        let asked = self.asked(now);
+        // The earliest of all leaves the store's time as it is.
+        let asked = self.asked(time.asked().unwrap_or(Some(Timestamp::MIN)));
         if access == Access::Read {
             let now = if time == Time::Last { asked.seen } else { self.peek_clock(asked).await? };
             let ids = Ids { next: 1, step: 1 };

@@ -51,10 +51,9 @@ pub(crate) struct RedisBackend {
 
 impl From<Time> for shard::Time {
     fn from(time: Time) -> Self {
-        match time {
-            Time::At(now) | Time::Noted(Some(now)) => shard::Time::At(now),
-            Time::Clock | Time::Noted(None) => shard::Time::Server,
-            Time::Last => shard::Time::Last,
+        match time.asked() {
+            Some(now) => now.map_or(shard::Time::Server, shard::Time::At),
+            None => shard::Time::Last,
         }
     }
 }

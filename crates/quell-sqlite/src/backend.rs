@@ -127,10 +127,9 @@ impl SqliteTx {
 
 impl SqliteBackend {
     fn time(&self, time: Time) -> Result<Timestamp> {
-        match time {
-            Time::At(now) | Time::Noted(Some(now)) => self.clock.time(Some(now)),
-            Time::Clock | Time::Noted(None) => self.clock.time(None),
-            Time::Last => Ok(self.clock.seen()),
+        match time.asked() {
+            Some(now) => self.clock.time(now),
+            None => Ok(self.clock.seen()),
         }
     }
 
