@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use quell::JobId;
+use serde_json::Value;
 
 pub(super) use booked::Tables;
 pub(super) use coverage::each_tick_is_one_job;
@@ -108,6 +109,34 @@ fn violations(printed: &str) -> Vec<(&str, &str)> {
     found
 }
 
+/// All that the histories have of the jobs of violations, in the order in which it was written, with the
+/// calls without an answer around them: what came later explains most violations.
+fn all_about(folder: &Path, printed: &str) -> String {
+    /// How many lines are shown.
+    const MOST: usize = 200;
+    /// How close a call without an answer is.
+    const NEAR: u64 = 5_000_000;
+    let parsed = |text: &str| -> Vec<Value> {
+        text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect()
+    };
+    let shown = parsed(printed);
+    let is_about = |line: &Value| {
+        shown.iter().any(|shown| match line["event"] == "unanswered" {
+            true => shown["w"]
+                .as_i64()
+                .zip(line["w"].as_i64())
+                .is_some_and(|(shown, line)| shown.abs_diff(line) < NEAR),
+            false => !line["job"].is_null() && line["job"] == shown["job"],
+        })
+    };
+    let texts =
+        files(folder, "jsonl").into_iter().map(|path| std::fs::read_to_string(path).unwrap());
+    let mut lines: Vec<Value> = texts.flat_map(|text| parsed(&text)).filter(is_about).collect();
+    lines.sort_by_key(|line| line["w"].as_i64());
+    let lines: Vec<String> = lines.iter().take(MOST).map(Value::to_string).collect();
+    lines.join("\n")
+}
+
 /// Asks `quell check` about all histories and the store's rows: it finds nothing, and judged a case
 /// of each of these properties. Returns what it printed.
 pub(crate) fn checked(folder: &Path, url: &str, properties: &[&str]) -> String {
@@ -132,7 +161,7 @@ pub(crate) fn checked_except(
         true => checked.status.success() && printed.contains(" 0 violations"),
         false => all_excused(),
     };
-    assert!(is_fine, "{printed}");
+    assert!(is_fine, "{printed}\n{}", all_about(folder, &printed));
     let judged = |property: &&&str| {
         let mut lines = printed.lines().map(str::split_whitespace);
         let found = lines.find_map(|mut words| {
