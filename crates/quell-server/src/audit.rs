@@ -68,14 +68,17 @@ impl Refused {
 }
 
 impl Audit {
-    /// Goes on in a file, which is made for its owner alone where there is none, as after a rename.
+    /// Opens a file for entries, which is made for its owner alone where there is none, as after a rename.
     ///
     /// # Errors
-    /// Why the file cannot be opened; entries go to the one before then.
-    pub fn reopen(&self, path: &Path) -> std::io::Result<()> {
-        let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        *self.0.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
-        Ok(())
+    /// Why the file cannot be opened.
+    pub fn open(path: &Path) -> std::io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    }
+
+    /// Goes on in a file.
+    pub fn go_on_in(&self, file: File) {
+        *self.0.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     }
 
     /// Records an entry. Where the file cannot be written, the log has the entry and says so.
@@ -197,7 +200,7 @@ mod tests {
         let path = folder.path().join("audit.jsonl");
         let open = || {
             let audit = Audit::default();
-            audit.reopen(&path).unwrap();
+            audit.go_on_in(Audit::open(&path).unwrap());
             audit
         };
         open().record(entry("/before"));

@@ -51,11 +51,15 @@ impl FileKeys {
         self.0.keys.path()
     }
 
-    /// Reads the file now, and takes the exceptions of a newer configuration.
-    pub fn take_over(&self, newer: &FileKeys) {
+    /// Reads the file now, and takes the exceptions of a newer configuration. Returns those before.
+    pub fn take_over(&self, newer: &FileKeys) -> BTreeSet<TaskName> {
         self.0.keys.look(read);
-        let plain = newer.0.plain.read().unwrap_or_else(PoisonError::into_inner).clone();
-        *self.0.plain.write().unwrap_or_else(PoisonError::into_inner) = plain;
+        self.set_plain(newer.0.plain.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Sets the tasks whose payloads stay plain; returns those before.
+    pub fn set_plain(&self, plain: BTreeSet<TaskName>) -> BTreeSet<TaskName> {
+        std::mem::replace(&mut self.0.plain.write().unwrap_or_else(PoisonError::into_inner), plain)
     }
 
     fn now(&self) -> Arc<Keyring> {

@@ -13,6 +13,7 @@ mod listen;
 mod reload;
 mod stream;
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -238,7 +239,9 @@ impl Server {
         let tls = config.tls.take().map(Certificate::new);
         let acceptor = tls.as_ref().map(Certificate::acceptor).transpose()?;
         let audit = Audit::default();
-        open_audit(&audit, &config)?;
+        if let Some(file) = open_audit(&config)? {
+            audit.go_on_in(file);
+        }
         let recent = Recent::default();
         let quell = open(&config, history, recent.clone()).await?;
         let overviews = Overviews::new(quell.clone(), recent);
@@ -350,10 +353,10 @@ impl Server {
 }
 
 /// Lets the audit go on in the file of a configuration; where that names none, as before.
-fn open_audit(audit: &Audit, config: &Config) -> anyhow::Result<()> {
-    let Some(path) = &config.audit else { return Ok(()) };
+fn open_audit(config: &Config) -> anyhow::Result<Option<File>> {
+    let Some(path) = &config.audit else { return Ok(None) };
     let cannot = || format!("server.audit_file: cannot open {}", path.display());
-    audit.reopen(path).with_context(cannot)
+    Audit::open(path).with_context(cannot).map(Some)
 }
 
 /// Opens the store, with the history where one is wanted.

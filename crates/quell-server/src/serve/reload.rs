@@ -1,9 +1,12 @@
 //! A reload: the file is read again, its changes are logged, and the next generation starts.
 //!
-//! Invariant: a file that is broken, or that cannot be applied, leaves everything as it was.
+//! Invariant: a file that is broken, or that cannot be applied, leaves this server as it was. Only the store may
+//! have some of the queues and schedules that the file declares, where it failed after them.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+use axum::Router;
 use tracing::{error, info, warn};
 
 use super::generation::Generation;
@@ -98,19 +101,16 @@ impl Server {
         for field in fixed.differs(&self.fixed) {
             warn!(field, "the setting takes a restart, and until then the old value holds");
         }
-        open_audit(&self.common.audit, &config)?;
+        let audit = open_audit(&config)?;
         warn_of_faults(&config);
-        let (quell, text) = (&self.common.quell, config.text.clone());
-        // First, as declared schedules are encrypted by it. Where the rest fails, the next reload sets it again.
-        if let (Some(keys), Some(newer)) = (&self.common.keys, &config.keys) {
-            keys.take_over(newer);
-        }
-        let keys = self.common.keys.as_ref();
-        declare::apply(quell, &config.queues, &config.schedules, keys, config.apply).await?;
-        if let (Some(certificate), Some(pair)) = (&self.common.tls, config.tls.take()) {
+        let (text, pair) = (config.text.clone(), config.tls.take());
+        let (next, routes) = self.next(config).await?;
+        if let (Some(certificate), Some(pair)) = (&self.common.tls, pair) {
             certificate.set(pair);
         }
-        let (next, routes) = Generation::start(&self.common, config, Some(&self.now))?;
+        if let Some(file) = audit {
+            self.common.audit.go_on_in(file);
+        }
         let _of_before = self.routes.send_replace(routes);
         let before = std::mem::replace(&mut self.now, next);
         while let Some(ended) = self.retired.try_join_next() {
@@ -121,5 +121,27 @@ impl Server {
         self.retired.spawn(before.retire());
         (self.text, self.asks_for_tokens) = (text, asks_for_tokens);
         Ok(())
+    }
+
+    /// Declares the queues and schedules of a configuration, and starts what runs for it.
+    async fn next(&self, config: Config) -> anyhow::Result<(Generation, Router)> {
+        // First, as declared schedules are encrypted by them.
+        let keys = self.common.keys.as_ref();
+        let before = keys.zip(config.keys.as_ref()).map(|(keys, newer)| keys.take_over(newer));
+        let (queues, schedules) = (&config.queues, &config.schedules);
+        let declared =
+            declare::apply(&self.common.quell, queues, schedules, keys, config.apply).await;
+        let declared = declared.context(
+            "the store may have some of the declared queues and schedules: reload again to set \
+             the others",
+        );
+        let next = match declared {
+            Ok(()) => Generation::start(&self.common, config, Some(&self.now)),
+            Err(error) => Err(error),
+        };
+        if let (Err(_), Some(keys), Some(plain)) = (&next, keys, before) {
+            keys.set_plain(plain);
+        }
+        next
     }
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 use tempfile::TempDir;
 
 use crate::binary::{Process, quell, text};
@@ -141,6 +142,37 @@ fn r40_a_reload_of_a_broken_file_leaves_everything_as_it_was() {
     process.signal("-HUP");
     place.logged("configuration reloaded");
     run(&process, &["trigger", "b", "1"]);
+}
+
+/// A store that takes no declaration leaves the server as it was: its tasks, its audit, its certificate.
+#[test]
+fn r39_r40_a_reload_that_the_store_does_not_take_changes_nothing_in_the_server() {
+    let place = Place::new("[tasks.a]\nexec = { command = [\"true\"] }\n");
+    let process = place.serve();
+    let audit = |name: &str| format!("audit_file = \"{}\"\n", place.path(name).display());
+    let declared = "[tasks.b]\nexec = { command = [\"true\"] }\n[queues.q]\nconcurrency = 1\n";
+    place.write(declared);
+    let text = std::fs::read_to_string(&place.config).unwrap();
+    let text = text.replace("[store]", &format!("{}[store]", audit("audit")));
+    std::fs::write(&place.config, text).unwrap();
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let url = format!("sqlite://{}", place.path("q.db").display());
+    let mut other = runtime.block_on(sqlx::SqliteConnection::connect(&url)).unwrap();
+    let locked = runtime.block_on(other.begin_with("begin immediate")).unwrap();
+    process.signal("-HUP");
+    let log = place.logged("cannot be applied");
+    assert!(log.contains("stays as it was") && log.contains("reload again"), "{log}");
+    runtime.block_on(locked.rollback()).unwrap();
+    run(&process, &["trigger", "a", "1"]);
+    run(&process, &["queue", "pause", "default"]);
+    assert_eq!(std::fs::read_to_string(place.path("audit")).unwrap(), "");
+
+    process.signal("-HUP");
+    place.logged("configuration reloaded");
+    run(&process, &["trigger", "b", "1"]);
+    run(&process, &["queue", "resume", "default"]);
+    assert!(!std::fs::read_to_string(place.path("audit")).unwrap().is_empty());
 }
 
 /// A file without tokens, as an editor that empties it first leaves it, opens no server that asks for them.
