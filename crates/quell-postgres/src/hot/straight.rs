@@ -9,8 +9,8 @@ use std::time::Instant;
 use quell_core::history::Event;
 use quell_core::window::Window;
 use quell_core::{
-    Batch, Claim, Claimed, Error, ErrorKind, Job, JobId, NewTrigger, Now, Receipt, Result, Settled,
-    SettledAs, Settlement, TriggerId,
+    Batch, Claim, Claimed, Job, JobId, NewTrigger, Now, Receipt, Result, Settled, SettledAs,
+    Settlement, TriggerId,
 };
 use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
@@ -91,8 +91,11 @@ impl PostgresBackend {
         Ok(Some(claimed))
     }
 
-    /// Ends attempts that all succeeded: one statement. Where some have ended, and the leases of others
-    /// cannot be looked at, the outcome is unknown: a settlement that is sent again ends nothing twice.
+    /// Ends attempts that all succeeded: one statement.
+    ///
+    /// # Errors
+    /// Where none has ended, and their leases cannot be looked at again. Beside others that have ended they
+    /// are looked at twice, and then refused: their jobs run again.
     pub(crate) async fn settle_well(
         &self,
         now: Now,
@@ -103,16 +106,20 @@ impl PostgresBackend {
         let succeeded = decode_succeeded(&rows)?;
         let is_refused = |one: &&Settlement| !succeeded.leases.contains(&one.lease);
         let refused: Vec<Settlement> = settlements.iter().filter(is_refused).cloned().collect();
-        let (mut again, mut unclear) = (None, None);
+        let mut again = None;
         if !refused.is_empty() {
-            match self.settle_again(now, &refused).await {
+            let mut looked = self.settle_again(now, &refused).await;
+            if looked.is_err() && !succeeded.leases.is_empty() {
+                looked = self.settle_again(now, &refused).await;
+            }
+            match looked {
                 Ok(more) => again = Some(more),
                 // R21: their leases may hold, so they are not refused.
                 Err(error) if succeeded.leases.is_empty() => return Err(error),
-                Err(error) => unclear = Some(error),
+                // The others have ended, and that is their answer.
+                Err(error) => debug!(%error, "settlements were refused, and not tried again"),
             }
         }
-        let count = succeeded.leases.len();
         // Each ended when its own statement ran: what it held back may have started since.
         let latest = again.as_ref().map_or(succeeded.now, |again| again.now.max(succeeded.now));
         let (mut ended, mut freed) = (BTreeMap::new(), Vec::new());
@@ -143,23 +150,13 @@ impl PostgresBackend {
             // A lease that is settled twice in one call counts once.
             let at = ended.remove(&lease);
             let became = at.map_or(SettledAs::Refused, |_| SettledAs::Succeeded);
-            if self.history.is_some() && (at.is_some() || unclear.is_none()) {
+            if self.history.is_some() {
                 news.events.push(Event::settled(at.unwrap_or(latest), settlement, became));
             }
             settled.push(Settled { lease, became });
         }
         self.publish(latest, news);
-        match unclear {
-            None => Ok(settled),
-            Some(error) => {
-                let message = format!(
-                    "{count} of {} attempts have ended; whether the leases of the others hold is not \
-                     known: settle them again",
-                    settlements.len()
-                );
-                Err(Error::new(ErrorKind::UnknownOutcome, message).with_source(error))
-            }
-        }
+        Ok(settled)
     }
 
     /// Retries the settlements of attempts whose leases had expired: a renewal may have been in flight.
