@@ -210,6 +210,8 @@ pub struct Server {
     asks_for_tokens: bool,
     /// The text of the configuration, as it was applied last.
     text: String,
+    /// Where the audit goes.
+    audit_path: Option<PathBuf>,
     routes: watch::Sender<Router>,
     now: Generation,
     /// Generations whose attempts go on.
@@ -278,7 +280,7 @@ impl Server {
             stop_listening,
             stop_working,
         };
-        let text = config.text.clone();
+        let (text, audit_path) = (config.text.clone(), config.audit.clone());
         let (now, routes) = Generation::start(&common, config, None)?;
         let (routes, app) = watch::channel(routes);
         let shared = listen::Shared {
@@ -292,7 +294,7 @@ impl Server {
             side.spawn(listen::listen(listener, shared.clone()));
         }
         let retired = JoinSet::new();
-        Ok(Server { common, fixed, asks_for_tokens, text, routes, now, retired, side })
+        Ok(Server { common, fixed, asks_for_tokens, text, audit_path, routes, now, retired, side })
     }
 
     /// The first address on which it listens; port 0 where it listens on Unix sockets only.

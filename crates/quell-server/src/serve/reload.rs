@@ -1,7 +1,8 @@
 //! A reload: the file is read again, its changes are logged, and the next generation starts.
 //!
 //! Invariant: a file that is broken, or that cannot be applied, leaves this server as it was. Only the store may
-//! have some of the queues and schedules that the file declares, where it failed after them.
+//! have some of the queues and schedules that the file declares, where it failed after them. While it is asked,
+//! exceptions from encryption are those of the file.
 
 use std::path::{Path, PathBuf};
 
@@ -101,7 +102,13 @@ impl Server {
         for field in fixed.differs(&self.fixed) {
             warn!(field, "the setting takes a restart, and until then the old value holds");
         }
-        let audit = open_audit(&config)?;
+        let (mut audit, audit_path) = (open_audit(&config)?, config.audit.clone());
+        // One that was rotated is opened again, whatever becomes of the rest.
+        if audit_path == self.audit_path
+            && let Some(file) = audit.take()
+        {
+            self.common.audit.go_on_in(file);
+        }
         warn_of_faults(&config);
         let (text, pair) = (config.text.clone(), config.tls.take());
         let (next, routes) = self.next(config).await?;
@@ -120,6 +127,7 @@ impl Server {
         }
         self.retired.spawn(before.retire());
         (self.text, self.asks_for_tokens) = (text, asks_for_tokens);
+        self.audit_path = audit_path;
         Ok(())
     }
 
@@ -132,8 +140,7 @@ impl Server {
         let declared =
             declare::apply(&self.common.quell, queues, schedules, keys, config.apply).await;
         let declared = declared.context(
-            "the store may have some of the declared queues and schedules: reload again to set \
-             the others",
+            "the store may have taken some of the declared queues and schedules, and not the others",
         );
         let next = match declared {
             Ok(()) => Generation::start(&self.common, config, Some(&self.now)),
