@@ -74,6 +74,8 @@ pub struct Book {
     pub slack: Duration,
     /// Whether each process estimates the store's time by itself.
     pub estimated: bool,
+    /// How long before its store time a call was made, at most.
+    longest_call: Duration,
     /// When the current line's change was visible to every process.
     seen_from: Timestamp,
     /// The attempts that ended within the slack, each with the time when its end was visible: a
@@ -110,6 +112,9 @@ impl Book {
             Book { now, ops, triggers, overlaps, flushes, processes, slack, ..Book::default() };
         let mut refuted = BTreeSet::new();
         for line in lines {
+            let called = line.event.at().zip(line.looked_from());
+            let long = called.map_or(Duration::ZERO, |(t, called)| t.since(called));
+            book.longest_call = book.longest_call.max(long);
             match &line.event {
                 Event::Record { faults, punctual } => {
                     (book.faults, book.punctual) = (*faults, *punctual);
@@ -182,10 +187,17 @@ impl Book {
         self.perhaps_called(&job.task, job.key.as_ref()).then(|| UNKNOWN_JOIN.to_owned())
     }
 
-    /// Whether a change of a job's window between these times may be missing: an answer was lost.
-    pub(super) fn lacks_change(&self, job: JobId, from: Timestamp, to: Timestamp) -> bool {
-        let joined = || self.perhaps_joined(self.jobs.get(&job)?);
-        self.excuse(Act::Any, from, to).or_else(joined).is_some()
+    /// Whether a change of a job's window between these times may be missing, as an answer was lost: with it
+    /// the job has `count` triggers, and without it `known`.
+    pub(super) fn lacks_change(
+        &self,
+        job: JobId,
+        (known, count): (u64, u64),
+        (from, to): (Timestamp, Timestamp),
+    ) -> bool {
+        let view = self.jobs.get(&job).filter(|view| count > known && view.key.is_some());
+        let joined = || self.perhaps_joined(view?);
+        count != known && self.excuse(Act::Any, from, to).or_else(joined).is_some()
     }
 
     /// Whether a call of unknown outcome may have triggered this task with this key.
@@ -241,7 +253,7 @@ impl Book {
         let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
         let time = line.event.at().filter(|_| by_store);
         self.now = time.map_or(self.now, |t| t.max(self.now));
-        let old = self.now.before(self.slack.saturating_mul(4));
+        let old = self.now.before(self.slack.saturating_mul(4).saturating_add(self.longest_call));
         while self.ended_lately.front().is_some_and(|(t, _)| *t < old) {
             self.ended_lately.pop_front();
         }
@@ -521,6 +533,7 @@ impl Book {
             && running
         {
             claim.end = Some((at, t, became));
+            view.end_seen = Some((token, self.seen_from));
             if !self.slack.is_zero() {
                 self.ended_lately.push_back((self.seen_from, job));
             }

@@ -1,9 +1,12 @@
-//! Ends of attempts that a store's time may place after claims which they made room for.
+//! Claims that met attempts whose ends stand behind them, and yet came first.
 //!
 //! Where each process estimates the store's time by itself, as on Azure Table Storage, one that is
 //! behind may start a job and give it an earlier time than another process gave the end before it.
 //! The host's clock decides then: an attempt whose end was asked for before the claim was committed
 //! may have ended first.
+//!
+//! Of calls that one process made at once, the later line may have the earlier time: then it stands
+//! behind the other, and a claim of another process before it. Store time decides there.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +26,8 @@ pub(super) struct Doubts(Vec<Doubt>);
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) property: &'static str,
+    /// The claim's store time.
+    pub(super) t: Timestamp,
     /// When the claim had committed, at the latest.
     pub(super) done: Timestamp,
     /// The attempts that ran.
@@ -34,29 +39,40 @@ pub(super) struct Doubt {
 }
 
 impl Doubts {
-    /// Takes what may turn out to be no violation; where one clock counts it is one.
+    /// Takes what may turn out to be no violation; where one recorder wrote all it is one.
     pub(super) fn add(&mut self, book: &Book, doubt: Doubt, found: &mut Found) {
-        if book.estimated && !book.slack.is_zero() {
-            self.0.push(doubt);
-        } else {
+        if book.slack.is_zero() {
             found.broken(doubt.property, doubt.shown, doubt.message);
+        } else {
+            self.0.push(doubt);
         }
     }
 
     /// Looks for the ends of attempts.
-    pub(super) fn on(&mut self, line: &Line, found: &mut Found) {
-        let ended = match &line.event {
+    pub(super) fn on(&mut self, book: &Book, line: &Line, found: &mut Found) {
+        let (ended, of) = match &line.event {
             Event::Settle { became: SettledAs::Refused, .. } => return,
-            Event::Settle { job, token, .. } | Event::Expire { job, token, .. } => (*job, *token),
+            Event::Settle { job, token, .. } | Event::Expire { job, token, .. } => {
+                (*job, Some(*token))
+            }
+            Event::Cancel { job, .. } => (*job, None),
             _ => return,
         };
-        let Some(asked) = line.c.or(line.event.at()) else { return };
+        let Some(t) = line.event.at() else { return };
+        let asked = line.c.unwrap_or(t);
         self.0.retain_mut(|doubt| {
-            if asked < doubt.done && doubt.running.remove(&ended) {
-                doubt.ends = doubt.ends.saturating_sub(1);
+            let is_it = |(job, token): &(JobId, LeaseToken)| {
+                *job == ended && of.is_none_or(|of| of == *token)
+            };
+            let before = doubt.running.len();
+            if t < doubt.t || book.estimated && asked < doubt.done {
+                doubt.running.retain(|one| !is_it(one));
             }
-            if doubt.ends == 0 {
-                found.cannot(doubt.property, EXCUSE);
+            doubt.ends = doubt.ends.saturating_sub(before - doubt.running.len());
+            match (doubt.ends, t < doubt.t) {
+                (0, true) => found.holds(doubt.property),
+                (0, false) => found.cannot(doubt.property, EXCUSE),
+                _ => {}
             }
             doubt.ends > 0
         });

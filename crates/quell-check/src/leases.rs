@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_core::history::Event;
 use quell_core::{JobId, JobState, LeaseToken, SettledAs, Timestamp};
 
-use super::estimated::{Doubt, Doubts};
+use super::doubts::{Doubt, Doubts};
 use super::views::JobView;
 use super::{Book, Found, Line, Property};
 
@@ -19,7 +19,7 @@ pub(super) struct Leases {
 
 impl Property for Leases {
     fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
-        self.doubts.on(line, found);
+        self.doubts.on(book, line, found);
         match &line.event {
             Event::Claimed { job, token, .. } => {
                 if let Some(view) = book.jobs.get(job) {
@@ -83,7 +83,8 @@ fn holds(view: &JobView, token: LeaseToken, t: Timestamp) -> bool {
 /// A renewal that looks from then on may see the job before the end of the same attempt is committed, and
 /// take its time after the end has taken its own.
 fn ends_meanwhile(view: &JobView, token: LeaseToken, looked_from: Timestamp) -> Option<String> {
-    (view.token == token && looked_from < view.seen_from)
+    view.end_seen
+        .is_some_and(|(ended, seen)| ended == token && looked_from < seen)
         .then(|| "the attempt ended while its lease was renewed".to_owned())
 }
 
@@ -122,6 +123,7 @@ fn alone(
             }
             let doubt = Doubt {
                 property: "P9",
+                t,
                 done: line.seen_from().unwrap_or(t),
                 running: BTreeSet::from([(*other, runs.token)]),
                 ends: 1,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::{JobId, Key, QueueName, QueueSettings, Rate, Timestamp};
 
-use super::estimated::{Doubt, Doubts};
+use super::doubts::{Doubt, Doubts};
 use super::views::JobView;
 use super::{Act, Book, Found, Line, Property};
 
@@ -86,7 +86,7 @@ struct Handed {
 
 impl Property for Limits {
     fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
-        self.doubts.on(line, found);
+        self.doubts.on(book, line, found);
         match &line.event {
             Event::Claimed { .. } => claimed(book, at, line, &mut self.doubts, found),
             Event::Start { t, job, token, .. } => {
@@ -152,10 +152,11 @@ fn claimed(book: &Book, at: usize, line: &Line, doubts: &mut Doubts, found: &mut
             }
             let doubt = Doubt {
                 property: "P21",
+                t: *t,
                 done: line.seen_from().unwrap_or(*t),
                 running: taken().map(|(id, view)| (id, view.token)).collect(),
                 ends: (running + 1).saturating_sub(as_count(limit)),
-                shown: taken().flat_map(|(_, view)| view.newest(2)).chain([at]).collect(),
+                shown: taken().flat_map(|(_, view)| view.newest(2)).take(20).chain([at]).collect(),
                 message: full,
             };
             doubts.add(book, doubt, found);

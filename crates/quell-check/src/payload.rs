@@ -145,7 +145,7 @@ impl Folded {
     /// answer that was lost: the counts differ, and there is such an answer.
     fn may_lack(&self, book: &Book, job: JobId, count: u64, start: Timestamp) -> bool {
         let since = self.at.unwrap_or(Timestamp::MIN);
-        count != self.count && book.lacks_change(job, since, start)
+        book.lacks_change(job, (self.count, count), (since, start))
     }
 
     /// Whether the first trigger of the next window would have fitted into this one.

@@ -107,7 +107,7 @@ impl Kept {
     /// As for payloads: the counts differ, and an answer was lost.
     fn may_lack(&self, book: &Book, job: JobId, count: u64, start: Timestamp) -> bool {
         let since = self.at.unwrap_or(Timestamp::MIN);
-        count != self.count && book.lacks_change(job, since, start)
+        book.lacks_change(job, (self.count, count), (since, start))
     }
 }
 

@@ -176,6 +176,8 @@ pub struct JobView {
     pub newest_at: Timestamp,
     /// When its newest event was visible to every process.
     pub seen_from: Timestamp,
+    /// The attempt that ended last, and when that was visible to every process.
+    pub end_seen: Option<(LeaseToken, Timestamp)>,
     /// Whether its events do not follow from each other: some are missing, or a rule is broken.
     pub doubted: bool,
     /// No start before this: the end of the backoff of the newest failure, by the policy.
@@ -227,6 +229,7 @@ impl JobView {
             row: None,
             newest_at: first,
             seen_from: first,
+            end_seen: None,
             doubted: false,
             backs_off: Timestamp::MIN,
             lines: Vec::new(),

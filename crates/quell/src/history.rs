@@ -39,11 +39,12 @@ thread_local! {
     static CALL: Cell<Option<Timestamp>> = const { Cell::new(None) };
 }
 
-/// When the store call was made that records an event, on the client's clock; none where no call does.
+/// When the store call was made that records an event, on the host's clock; none where no call records.
 /// A [`History`] asks for it in [`record`](History::record). What others did after that moment the call
 /// may have missed, however late it took its time.
 ///
-/// A store that records from a thread of its own has none.
+/// A store that records from a thread of its own has none. One that holds events back until older calls
+/// have recorded theirs, as that on Redis does, may have the time of a later call.
 ///
 /// ```
 /// assert_eq!(quell::history::call_made(), None);

@@ -76,7 +76,15 @@ fn r10_r42_a_join_of_unknown_outcome_explains_payloads_and_contexts() {
     });
     let mut claim = claimed(20, 1, 1, 1);
     claim["count"] = json!(2);
-    for (key, broke) in [(None, true), (Some("other"), true), (Some("k"), false)] {
+    let mut fewer = claim.clone();
+    fewer["count"] = json!(0);
+    let cases = [
+        (&claim, None, true),
+        (&claim, Some("other"), true),
+        (&claim, Some("k"), false),
+        (&fewer, Some("k"), true),
+    ];
+    for (claim, key, broke) in cases {
         let calls =
             [vec![call(1, "k"), ok.clone()], key.map(|key| call(2, key)).into_iter().collect()];
         let events = [window(10, 1, "quiet"), claim.clone(), start.clone()];

@@ -191,18 +191,20 @@ fn checker_asks_of_a_claim_what_was_committed_before_it() {
         for line in &mut late {
             line.w = written.map(|w| i64::try_from(w).unwrap()).map(Timestamp::from_micros);
         }
-        let claims = [worker(1), claimed(4 * second, 1, 1, 1)];
+        let claims = [worker(1), claimed(20 * second, 1, 1, 1)];
         let mut worker = process("worker", true, &claims);
         worker[2].c = called.map(|c| i64::try_from(c).unwrap()).map(Timestamp::from_micros);
         let (report, text) = judged(&[first, late, worker]);
-        assert_eq!(report.cases["P23"].judged, 1, "{text}");
+        let cases = &report.cases["P23"];
+        assert_eq!(cases.judged + cases.unjudged.values().sum::<u64>(), 1, "{text}");
         report.broke("P23")
     };
     assert!(broke(None, None));
     assert!(broke(Some(2 * second), None));
     assert!(broke(Some(second), Some(3 * second)));
-    assert!(!broke(Some(4 * second), None));
+    assert!(!broke(Some(20 * second), None));
     assert!(!broke(Some(2 * second), Some(second)), "it may have looked before it took its time");
+    assert!(!broke(Some(11 * second), None), "it took long, and its notification may be lost");
 }
 
 /// Of two processes that estimate the time, one may give a start an earlier time than the other gave the
@@ -237,6 +239,43 @@ fn checker_knows_that_processes_may_estimate_the_time() {
     }
 }
 
+/// A process may write the end of an attempt after a line with a later time: its own time counts.
+#[test]
+fn checker_orders_ends_and_claims_by_store_time() {
+    let broke = |ended_at: u64| {
+        let mut end = ended(ended_at, 1, 1, "succeeded", 0);
+        end["became"] = json!("succeeded");
+        let later = keyed(window(70, 3, "quiet"), "other", 0);
+        let ends = [window(10, 1, "quiet"), claimed(20, 1, 1, 1), later, end];
+        let starts = [window(30, 2, "quiet"), claimed(60, 2, 2, 1)];
+        let (report, text) =
+            judged(&[process("ends", true, &ends), process("starts", true, &starts)]);
+        assert_eq!(report.cases["P9"].judged, 2, "{text}");
+        report.broke("P9")
+    };
+    assert!(broke(65), "it ended after the claim");
+    assert!(!broke(50));
+}
+
+/// A failed attempt makes its job the open window again, which a trigger does not see before that has
+/// committed; it opens another one once the job has started again.
+#[test]
+fn checker_knows_when_a_call_may_have_missed_the_open_window() {
+    let broke = |called: i64| {
+        let failed = ended(30, 1, 1, "failed", 30);
+        let one = [window(10, 1, "quiet"), claimed(20, 1, 1, 1), failed, window(30, 1, "backoff")];
+        let mut one = process("one", true, &[&one[..], &[claimed(80, 1, 2, 2)]].concat());
+        one[4].w = Some(Timestamp::from_micros(60));
+        let mut two = process("two", true, &[window(70, 2, "quiet")]);
+        two[1].c = Some(Timestamp::from_micros(called));
+        let (report, text) = judged(&[one, two]);
+        assert!(report.broke("P8") || report.cases["P8"].unjudged.len() == 1, "{text}");
+        report.broke("P8")
+    };
+    assert!(broke(65), "the window was there before");
+    assert!(!broke(50));
+}
+
 /// A trigger that joins a window holds its row from before it takes its time, and a claim at that moment
 /// passes over it.
 #[test]
@@ -257,6 +296,7 @@ fn checker_knows_when_a_call_may_have_held_what_a_claim_passed_over() {
     };
     assert!(broke(None));
     assert!(broke(Some(6 * second)), "the claim was over before");
+    assert!(broke(Some(4 * second + 1)));
     assert!(!broke(Some(3 * second)));
 }
 

@@ -133,7 +133,7 @@ fn all_about(folder: &Path, printed: &str) -> String {
         files(folder, "jsonl").into_iter().map(|path| std::fs::read_to_string(path).unwrap());
     let mut lines: Vec<Value> = texts.flat_map(|text| parsed(&text)).filter(is_about).collect();
     lines.sort_by_key(|line| line["w"].as_i64());
-    let lines: Vec<String> = lines.iter().take(MOST).map(Value::to_string).collect();
+    let lines: Vec<String> = lines.iter().rev().take(MOST).rev().map(Value::to_string).collect();
     lines.join("\n")
 }
 
