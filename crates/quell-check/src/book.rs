@@ -112,8 +112,7 @@ impl Book {
             Book { now, ops, triggers, overlaps, flushes, processes, slack, ..Book::default() };
         let mut refuted = BTreeSet::new();
         for line in lines {
-            let called = line.event.at().zip(line.looked_from());
-            let long = called.map_or(Duration::ZERO, |(t, called)| t.since(called));
+            let long = line.event.at().map_or(Duration::ZERO, |t| t.since(line.looked_from(t)));
             book.longest_call = book.longest_call.max(long);
             match &line.event {
                 Event::Record { faults, punctual } => {

@@ -39,9 +39,17 @@ pub(super) struct Doubt {
 }
 
 impl Doubts {
-    /// Takes what may turn out to be no violation; where one recorder wrote all it is one.
-    pub(super) fn add(&mut self, book: &Book, doubt: Doubt, found: &mut Found) {
-        if book.slack.is_zero() {
+    /// Takes what may turn out to be no violation, unless it is excused; where one recorder wrote all it is one.
+    pub(super) fn unless(
+        &mut self,
+        excuse: Option<String>,
+        doubt: Doubt,
+        book: &Book,
+        found: &mut Found,
+    ) {
+        if let Some(why) = excuse {
+            found.cannot(doubt.property, why);
+        } else if book.slack.is_zero() {
             found.broken(doubt.property, doubt.shown, doubt.message);
         } else {
             self.0.push(doubt);

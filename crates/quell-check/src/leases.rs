@@ -34,7 +34,7 @@ impl Property for Leases {
                 if holds(view, *token, *t) {
                     found.holds("P10");
                 } else {
-                    let looked_from = line.looked_from().unwrap_or(*t);
+                    let looked_from = line.looked_from(*t);
                     let meanwhile = || ends_meanwhile(view, *token, looked_from);
                     let missing = book.missing(view, *t).or_else(meanwhile);
                     found.unless(missing, "P10", shown, late);
@@ -117,10 +117,6 @@ fn alone(
         if t < runs.until && runs.task_key().as_ref() == Some(&key) {
             clear = false;
             let both = format!("jobs {other} and {job} of {} {} run at once", key.0, key.1);
-            if let Some(why) = book.may_have_ended(*other, runs, t) {
-                found.cannot("P9", why);
-                continue;
-            }
             let doubt = Doubt {
                 property: "P9",
                 t,
@@ -130,7 +126,7 @@ fn alone(
                 shown: runs.newest(2).chain([at]).collect(),
                 message: both,
             };
-            doubts.add(book, doubt, found);
+            doubts.unless(book.may_have_ended(*other, runs, t), doubt, book, found);
         }
     }
     if clear {

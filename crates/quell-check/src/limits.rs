@@ -125,7 +125,7 @@ type Counts<'a> = &'a dyn Fn(&JobView) -> bool;
 
 fn claimed(book: &Book, at: usize, line: &Line, doubts: &mut Doubts, found: &mut Found) {
     let Event::Claimed { t, job, queue, worker, .. } = &line.event else { return };
-    let time = (line.looked_from().unwrap_or(*t), *t);
+    let time = (line.looked_from(*t), *t);
     let Some(settings) = book.queues.get(queue) else { return };
     let partition = book.jobs.get(job).and_then(|view| view.partition.as_ref());
     let mine = |view: &JobView| view.worker.as_ref() == Some(worker);
@@ -146,10 +146,6 @@ fn claimed(book: &Book, at: usize, line: &Line, doubts: &mut Doubts, found: &mut
         } else if sure < as_count(limit) {
             found.cannot("P21", "attempts of a process that was killed may have ended");
         } else {
-            if let Some(why) = changed(book, queue, time) {
-                found.cannot("P21", why);
-                continue;
-            }
             let doubt = Doubt {
                 property: "P21",
                 t: *t,
@@ -159,7 +155,7 @@ fn claimed(book: &Book, at: usize, line: &Line, doubts: &mut Doubts, found: &mut
                 shown: taken().flat_map(|(_, view)| view.newest(2)).take(20).chain([at]).collect(),
                 message: full,
             };
-            doubts.add(book, doubt, found);
+            doubts.unless(changed(book, queue, time), doubt, book, found);
         }
     }
     let whole = ("the queue", settings.rate, None);

@@ -154,7 +154,7 @@ fn one_window(
     };
     let two = format!("jobs {other} and {id} are open windows of {task} {key} at once");
     // The other one may have committed after this call looked, and started before this one opened.
-    let looked_from = line.looked_from().unwrap_or(t);
+    let looked_from = line.looked_from(t);
     let meanwhile = !book.slack.is_zero() && looked_from < job.seen_from;
     let excuse = meanwhile.then(|| "two calls changed windows of the key meanwhile".to_owned());
     let excuse = excuse.or_else(|| book.missing(job, t));
@@ -173,7 +173,7 @@ fn in_order(
     if job.key.is_none() || job.shape.overlap || overlaps().unwrap_or(false) {
         return;
     }
-    let looked_from = line.looked_from().unwrap_or(t);
+    let looked_from = line.looked_from(t);
     let older = comes_before(book, id, job, looked_from.before(book.slack));
     let Some((first, view)) = older else { return found.holds("P8") };
     let early = format!("job {id} started before job {first}, an older window of its key");
@@ -218,7 +218,7 @@ impl Property for Line {
     fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
         self.changed(book, line, found);
         let Event::Claimed { t, job: id, task, queue, worker, .. } = &line.event else { return };
-        let time = (line.looked_from().unwrap_or(*t), *t);
+        let time = (line.looked_from(*t), *t);
         let knows = book.workers.get(worker);
         match knows {
             Some(tasks) if tasks.iter().all(|known| known.task != *task) => {
@@ -269,9 +269,8 @@ impl Line {
     /// A call that changes a job holds its row from before its change is visible, and a claim passes rows
     /// over that others hold.
     fn changed(&mut self, book: &Book, line: &HistoryLine, found: &mut Found) {
-        let (Some(id), Some(looked_from)) = (job_of(&line.event), line.looked_from()) else {
-            return;
-        };
+        let (Some(id), Some(t)) = (job_of(&line.event), line.event.at()) else { return };
+        let looked_from = line.looked_from(t);
         let is_claim = match line.event {
             Event::Claimed { .. } => true,
             Event::Renew { .. } | Event::Settle { became: SettledAs::Refused, .. } => return,
@@ -296,7 +295,7 @@ impl Line {
             return;
         };
         let mine = (Reverse(priority(book, *id, job)), job.due, *id);
-        let ready = line.looked_from().unwrap_or(*t).before(book.slack);
+        let ready = line.looked_from(*t).before(book.slack);
         let first = book.scheduled.iter().filter(|other| **other != *id).find_map(|other| {
             let view = book.jobs.get(other)?;
             let reachable =

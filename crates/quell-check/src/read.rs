@@ -40,10 +40,10 @@ impl Line {
         self.event.at().map(|t| self.w.map_or(t, |written| written.max(t)))
     }
 
-    /// The earliest time at which its call can have read the store, if known: a call may read the clock
-    /// long after the rows, or rows long before it commits.
-    pub(super) fn looked_from(&self) -> Option<Timestamp> {
-        self.event.at().map(|t| self.c.map_or(t, |called| called.min(t)))
+    /// The earliest time at which its call can have read the store, where its event is of `t`: a call may
+    /// read the clock long after the rows, or rows long before it commits.
+    pub(super) fn looked_from(&self, t: Timestamp) -> Timestamp {
+        self.c.map_or(t, |called| called.min(t))
     }
 }
 

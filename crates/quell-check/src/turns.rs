@@ -21,7 +21,7 @@ impl Property for Turns {
         if !is_strict || job.partition.is_none() {
             return;
         }
-        let looked_from = line.looked_from().unwrap_or(*t);
+        let looked_from = line.looked_from(*t);
         let before = comes_before(book, (*id, job), looked_from.before(book.slack));
         let Some((other, view)) = before else {
             return found.holds("P34");
