@@ -46,7 +46,9 @@ impl SystemClock {
     /// A clock that starts now.
     #[must_use]
     pub fn new() -> Self {
-        SystemClock { started: Instant::now(), started_at: host_time(), sets_store_time: false }
+        let epoch = Timestamp::from_micros(0);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        SystemClock { started: Instant::now(), started_at: epoch + wall, sets_store_time: false }
     }
 
     /// A clock that also passes stores the time: for a store without one, such as
@@ -55,12 +57,6 @@ impl SystemClock {
     pub fn for_store() -> Self {
         SystemClock { sets_store_time: true, ..SystemClock::new() }
     }
-}
-
-/// The host's time as it is, which may jump.
-pub(crate) fn host_time() -> Timestamp {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    Timestamp::from_micros(0) + wall
 }
 
 impl Default for SystemClock {

@@ -354,7 +354,7 @@ impl Server {
     }
 }
 
-/// Lets the audit go on in the file of a configuration; where that names none, as before.
+/// Opens the audit's file of a configuration, where that names one.
 fn open_audit(config: &Config) -> anyhow::Result<Option<File>> {
     let Some(path) = &config.audit else { return Ok(None) };
     let cannot = || format!("server.audit_file: cannot open {}", path.display());

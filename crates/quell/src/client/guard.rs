@@ -20,7 +20,7 @@ use quell_core::{
 use tracing::error;
 
 use super::observer::Observer;
-use crate::clock::{Clock, host_time};
+use crate::clock::{Clock, SystemClock};
 use crate::history::within_call;
 use crate::worker::panic_message;
 
@@ -59,7 +59,7 @@ impl Guarded {
         if self.history.is_none() {
             return answer.await;
         }
-        let (since, mut answer) = (host_time(), pin!(answer));
+        let (since, mut answer) = (SystemClock::new().now(), pin!(answer));
         poll_fn(|context| within_call(since, || answer.as_mut().poll(context))).await
     }
 }
@@ -204,7 +204,6 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::clock::SystemClock;
     use quell_core::history::History;
     use quell_core::{MemoryStore, Wakeup};
 
@@ -260,7 +259,7 @@ mod tests {
         }
 
         let times = Arc::new(Times::default());
-        let before = host_time();
+        let before = SystemClock::new().now();
         let sink: Sink = Arc::<Times>::clone(&times);
         let quell = crate::Quell::recorded("memory:", sink).await.unwrap().build().unwrap();
         quell.trigger(Hello).await.unwrap();
