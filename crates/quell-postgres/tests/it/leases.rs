@@ -12,7 +12,7 @@ use quell_core::{
     Settlement, Store,
 };
 use quell_postgres::{PostgresOptions, PostgresStore, settle_in};
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::task::JoinSet;
 
 use crate::scene::{Recorded, Scene};
@@ -246,6 +246,16 @@ async fn r21_jobs_that_a_transaction_holds_keep_no_others_from_being_taken_back(
     assert_eq!(expired, last);
 }
 
+/// A renewal of the leases of draw 1 that has not committed.
+async fn renewing(scene: &Scene) -> PgConnection {
+    let mut db = scene.connect().await;
+    let later = (Rig::START + 3 * Rig::LEASE).as_micros();
+    let schema = scene.schema();
+    let renewal = format!("begin; update {schema}.lease set until = {later} where draw = 1");
+    sqlx::raw_sql(AssertSqlSafe(renewal)).execute(&mut db).await.unwrap();
+    db
+}
+
 /// Until the renewal has committed, a settlement does not see that the lease goes on.
 #[tokio::test]
 async fn r21_a_settlement_waits_for_a_renewal_that_is_under_way() {
@@ -253,11 +263,7 @@ async fn r21_a_settlement_waits_for_a_renewal_that_is_under_way() {
     let mut rig = scene.rig().await;
     trigger(&rig, 1).await;
     let leases = claim(&rig, 1, 1).await;
-    let mut db = scene.connect().await;
-    let later = (Rig::START + 3 * Rig::LEASE).as_micros();
-    let schema = scene.schema();
-    let renewal = format!("begin; update {schema}.lease set until = {later}");
-    sqlx::raw_sql(AssertSqlSafe(renewal)).execute(&mut db).await.unwrap();
+    let mut db = renewing(&scene).await;
     rig.at(40);
     let settles = succeed(&rig, &leases);
     let commits = async {
@@ -280,11 +286,7 @@ async fn r21_r39_a_settlement_that_cannot_wait_for_a_renewal_is_not_refused() {
     let renewed = claim(&rig, 1, 1).await;
     rig.at(20);
     let other = claim(&rig, 1, 2).await;
-    let mut db = scene.connect().await;
-    let later = (Rig::START + 3 * Rig::LEASE).as_micros();
-    let schema = scene.schema();
-    let renewal = format!("begin; update {schema}.lease set until = {later} where draw = 1");
-    sqlx::raw_sql(AssertSqlSafe(renewal)).execute(&mut db).await.unwrap();
+    let mut db = renewing(&scene).await;
     rig.at(40);
     let url = format!("{}&options[statement_timeout]=200", scene.url);
     let store = PostgresStore::open(&url).await.unwrap();
