@@ -87,6 +87,15 @@ impl Step {
         self.tx.is_some()
     }
 
+    /// Those of these leases that have expired as far as the step knows, but for those that it holds.
+    pub(crate) fn expired_of(&self, leases: &[Lease]) -> Vec<Lease> {
+        let held: BTreeSet<_> = self.expired.iter().map(|lease| lease.token.draw()).collect();
+        let until = |lease: &Lease| self.jobs.get(&lease.job).and_then(|one| one.job.lease_until);
+        let has_expired =
+            |lease: &&Lease| until(lease) <= self.late && !held.contains(&lease.token.draw());
+        leases.iter().filter(has_expired).copied().collect()
+    }
+
     /// The rows of a statement.
     pub(crate) async fn fetch(
         &mut self,

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_conformance::rig::{lease, plain, queue, task, until};
+use quell_conformance::rig::{fails, lease, plain, queue, task, until};
 use quell_conformance::{Opened, Rig};
+use quell_core::effect::EffectStart;
 use quell_core::history::Event;
 use quell_core::{
-    Batch, Claim, Draw, ErrorKind, JobId, JobState, Lease, LeaseToken, Outcome, Renewal, SettledAs,
-    Settlement, Store,
+    Batch, Claim, Draw, EffectName, ErrorKind, JobId, JobState, Key, Lease, LeaseToken, Outcome,
+    Renewal, SettledAs, Settlement, Store,
 };
 use quell_postgres::{PostgresOptions, PostgresStore, settle_in};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -248,12 +249,25 @@ async fn r21_jobs_that_a_transaction_holds_keep_no_others_from_being_taken_back(
 
 /// A renewal of the leases of draw 1 that has not committed.
 async fn renewing(scene: &Scene) -> PgConnection {
+    renewing_until(scene, 3).await
+}
+
+/// The same, until this number of leases after the start.
+async fn renewing_until(scene: &Scene, leases: u32) -> PgConnection {
     let mut db = scene.connect().await;
-    let later = (Rig::START + 3 * Rig::LEASE).as_micros();
+    let later = (Rig::START + leases * Rig::LEASE).as_micros();
     let schema = scene.schema();
     let renewal = format!("begin; update {schema}.lease set until = {later} where draw = 1");
     sqlx::raw_sql(AssertSqlSafe(renewal)).execute(&mut db).await.unwrap();
     db
+}
+
+/// Commits the renewal once a call waits for it.
+async fn commit_once_awaited(scene: &Scene, db: &mut PgConnection) {
+    let waits = "select count(*) from pg_stat_activity
+         where wait_event_type = 'Lock' and query like '%for share%'";
+    until("it waits", async || scene.sql(waits) != "0").await;
+    sqlx::raw_sql("commit").execute(db).await.unwrap();
 }
 
 /// Until the renewal has committed, a settlement does not see that the lease goes on.
@@ -265,15 +279,36 @@ async fn r21_a_settlement_waits_for_a_renewal_that_is_under_way() {
     let leases = claim(&rig, 1, 1).await;
     let mut db = renewing(&scene).await;
     rig.at(40);
-    let settles = succeed(&rig, &leases);
-    let commits = async {
-        let waits = "select count(*) from pg_stat_activity
-             where wait_event_type = 'Lock' and query like '%for share%'";
-        until("it waits", async || scene.sql(waits) != "0").await;
-        sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
-    };
-    let (settled, ()) = tokio::join!(settles, commits);
+    let commits = commit_once_awaited(&scene, &mut db);
+    let (settled, ()) = tokio::join!(succeed(&rig, &leases), commits);
     assert_eq!(settled, 1);
+}
+
+/// The same where another attempt of the call has failed, and where an attempt records an effect.
+#[tokio::test]
+async fn r21_each_call_of_an_attempt_waits_for_a_renewal_that_is_under_way() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 3).await;
+    let leases = claim(&rig, 3, 1).await;
+    let mut db = renewing(&scene).await;
+    rig.at(40);
+    let (name, key) = (EffectName::new("charge").unwrap(), Key::new("4711").unwrap());
+    let begins = rig.store.begin_effect(Some(rig.now()), &leases[2], &name, &key);
+    let (began, ()) = tokio::join!(begins, commit_once_awaited(&scene, &mut db));
+    assert_eq!(began.unwrap(), EffectStart::New { key });
+
+    let mut db = renewing_until(&scene, 6).await;
+    rig.at(100);
+    let outcomes = [fails(Duration::ZERO, false), Outcome::succeeded()];
+    let ends = leases.iter().zip(outcomes);
+    let ends = ends.map(|(lease, outcome)| Settlement { lease: *lease, outcome });
+    let settles = rig.store.settle(Some(rig.now()), ends.collect());
+    let (settled, ()) = tokio::join!(settles, commit_once_awaited(&scene, &mut db));
+    let became: Vec<SettledAs> = settled.unwrap().iter().map(|one| one.became).collect();
+    assert_eq!(became, [SettledAs::Scheduled { due: rig.now() }, SettledAs::Succeeded]);
+    // The attempt that is left has its lease, and no call holds it.
+    assert_eq!(renew(&rig, &leases[2..]).await, [true]);
 }
 
 /// Where the renewal takes longer than a statement may, the settlement has failed, and is not refused: its
