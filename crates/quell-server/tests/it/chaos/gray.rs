@@ -10,7 +10,7 @@ use super::fault::{Fault, Kind, Side};
 use super::processes::{CALLERS, Processes};
 
 /// The deadline of calls, so that a run sees silence before it and after it.
-const DEADLINE: &str = "timeout_ms=1000";
+pub(super) const DEADLINE: &str = "timeout_ms=1000";
 
 /// Handlers' own transactions that a silent connection stalls are undone.
 const STALLED: &str = "idle_in_transaction_session_timeout=5s";

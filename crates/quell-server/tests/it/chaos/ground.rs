@@ -11,7 +11,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
 use super::fault::{Fault, Kind};
-use super::gray::Gray;
+use super::gray::{DEADLINE, Gray};
 use super::processes::Processes;
 
 /// A store that processes share.
@@ -72,23 +72,19 @@ impl Ground {
         match self {
             Ground::Gray(gray) => gray.url(),
             Ground::Cluster(cluster) => {
-                format!("redis-cluster://{}/?timeout_ms=1000", cluster.nodes())
+                format!("redis-cluster://{}/?{DEADLINE}", cluster.nodes())
             }
             Ground::Sqlite(url, _) => url.clone(),
             Ground::Postgres(server) => format!("{}?connections=4", server.url()),
-            Ground::Redis(server) => format!("{}?timeout_ms=1000", server.url()),
+            Ground::Redis(server) => format!("{}?{DEADLINE}", server.url()),
         }
     }
 
-    /// The store, for the judge. The last fault may have been a server's crash.
+    /// The store, for the judge, who is in no hurry. The last fault may have been a server's crash.
     pub(super) async fn store(&self) -> Arc<dyn Store> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            // The judge is in no hurry.
-            let url = match self {
-                Ground::Redis(server) => server.url(),
-                _ => self.url(),
-            };
+            let url = self.url().replace(DEADLINE, "timeout_ms=30000");
             match Quell::open(&url).await {
                 Ok(quell) => return Arc::clone(quell.store()),
                 Err(error) => assert!(
