@@ -90,21 +90,6 @@ async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_sqlite() {
 }
 
 #[tokio::test]
-async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_postgres() {
-    let folder = tempfile::tempdir().unwrap();
-    let counts =
-        hold(folder.path(), &mut Ground::postgres(), run(ON_POSTGRES_GENTLY, 20, 120)).await;
-    assert_judged(&counts, true);
-}
-
-#[tokio::test]
-async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_redis() {
-    let folder = tempfile::tempdir().unwrap();
-    let counts = hold(folder.path(), &mut Ground::redis(), run(ON_REDIS_GENTLY, 20, 120)).await;
-    assert_judged(&counts, false);
-}
-
-#[tokio::test]
 async fn r39_silent_peers_and_moved_addresses_only_delay_in_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let run = run(ON_GRAY, 12, 120);
@@ -123,4 +108,24 @@ async fn r39_a_pooler_that_loses_its_server_only_delays_in_rounds_of_chaos_on_po
     let folder = tempfile::tempdir().unwrap();
     let run = run(BEHIND_A_POOLER, 8, 120);
     assert_judged(&hold(folder.path(), &mut Ground::pooled_postgres(), run).await, true);
+}
+
+/// In each run, the runs with silent peers kill no process on these servers either.
+mod long {
+    use super::*;
+
+    #[tokio::test]
+    async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_postgres() {
+        let folder = tempfile::tempdir().unwrap();
+        let counts =
+            hold(folder.path(), &mut Ground::postgres(), run(ON_POSTGRES_GENTLY, 20, 120)).await;
+        assert_judged(&counts, true);
+    }
+
+    #[tokio::test]
+    async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_redis() {
+        let folder = tempfile::tempdir().unwrap();
+        let counts = hold(folder.path(), &mut Ground::redis(), run(ON_REDIS_GENTLY, 20, 120)).await;
+        assert_judged(&counts, false);
+    }
 }
