@@ -17,7 +17,7 @@ use sqlx::postgres::PgRow;
 
 use crate::backend::PostgresBackend;
 use crate::error::corrupt;
-use crate::leases::{lease_until, wait_query};
+use crate::leases::lease_until;
 use crate::row::{
     JOB_COLUMNS, blocked, closed_before, decode, get, job_columns, lane_of, next_window,
     optional_time, signed, time, unsigned,
@@ -138,12 +138,10 @@ impl PostgresBackend {
     ) -> Result<Vec<(RowName, Row)>> {
         let mut found = Vec::new();
         let is_moving = names.iter().any(|name| matches!(name, RowName::Attempts(_)));
-        let is_of_attempts =
-            is_moving || names.iter().any(|name| matches!(name, RowName::Effects(_)));
         let ids = |of: fn(&RowName) -> Option<JobId>| names.iter().filter_map(of).collect();
         let jobs: Vec<JobId> =
             ids(|name| if let RowName::Job(id) = name { Some(*id) } else { None });
-        self.load_jobs(step, &jobs, (is_moving, is_of_attempts)).await?;
+        self.load_jobs(step, &jobs, is_moving).await?;
         let here = jobs.iter().filter_map(|id| Some((*id, Arc::clone(&step.jobs.get(id)?.job))));
         found.extend(here.map(|(id, job)| (RowName::Job(id), Row::Job(job))));
         let keys: BTreeSet<&TaskKey> = names
@@ -164,12 +162,7 @@ impl PostgresBackend {
     }
 
     /// Loads those of these jobs that the step does not have yet.
-    async fn load_jobs(
-        &self,
-        step: &mut Step,
-        ids: &[JobId],
-        (is_moving, is_of_attempts): (bool, bool),
-    ) -> Result<()> {
+    async fn load_jobs(&self, step: &mut Step, ids: &[JobId], is_moving: bool) -> Result<()> {
         let unread = ids.iter().filter(|id| !step.jobs.contains_key(id)).copied();
         // No call changes a job because a key names it, so it is read without waiting for its row's lock.
         let is_locked = |id: &JobId| step.writes() && !step.named.contains(id);
@@ -206,7 +199,7 @@ impl PostgresBackend {
                 new.extend(self.lock_jobs(step, (lock, Home::Waiting), &gone).await?);
             }
         }
-        self.read_after_locks(step, &new, is_of_attempts).await
+        self.read_after_locks(step, &new).await
     }
 
     /// Locks jobs; returns those that the step did not have.
@@ -230,14 +223,8 @@ impl PostgresBackend {
         Ok(new)
     }
 
-    /// Reads the time, the leases of these jobs and what their keys are about, now that they are locked. A
-    /// step that `is_of_attempts` judges by the leases, so it waits for renewals that are in flight.
-    async fn read_after_locks(
-        &self,
-        step: &mut Step,
-        new: &[JobId],
-        is_of_attempts: bool,
-    ) -> Result<()> {
+    /// Reads the time, the leases of these jobs and what their keys are about, now that they are locked.
+    async fn read_after_locks(&self, step: &mut Step, new: &[JobId]) -> Result<()> {
         let jobs = || new.iter().filter_map(|id| step.jobs.get(id)).map(|loaded| &loaded.job);
         let is_running = |job: &&Arc<Job>| job.state == JobState::Running;
         let leases: Vec<Lease> =
@@ -246,29 +233,11 @@ impl PostgresBackend {
             .filter(|job| !job.state.is_ended())
             .filter_map(|job| Some((job.task.clone(), job.key.clone()?)))
             .collect();
-        self.read_leases(step, &leases, &keys.into_iter().collect::<Vec<TaskKey>>()).await?;
-        let expired = if is_of_attempts { step.expired_of(&leases) } else { Vec::new() };
-        if !expired.is_empty() {
-            self.wait_for_renewals(step, &expired).await?;
-            self.read_leases(step, &expired, &[]).await?;
-        }
-        for id in new {
-            let Some(loaded) = step.jobs.get_mut(id) else { continue };
-            let job = Arc::make_mut(&mut loaded.job);
-            let key = job.key.as_ref().map(|key| (job.task.clone(), key.clone()));
-            if let Some(jobs) = key.and_then(|key| step.keys.get(&key)) {
-                job.waits = waits(job, jobs);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the time, when leases expire, and what keys are about.
-    async fn read_leases(&self, step: &mut Step, leases: &[Lease], keys: &[TaskKey]) -> Result<()> {
         let ids = numbers(leases.iter().map(|lease| &lease.job));
         let draws: Vec<i64> = leases.iter().map(|lease| signed(lease.token.draw().get())).collect();
+        let keys: Vec<TaskKey> = keys.into_iter().collect();
         let query = self.sql.query(AFTER_LOCKS).bind(ids).bind(draws);
-        let query = step.asked.bind(self.bind_keys(query, keys)?);
+        let query = step.asked.bind(self.bind_keys(query, &keys)?);
         let rows = step.fetch(self, "read the time", query).await?;
         for row in &rows {
             match get::<i64, _>(row, 0)? {
@@ -280,21 +249,18 @@ impl PostgresBackend {
                         Arc::make_mut(&mut loaded.job).lease_until = until;
                     }
                 }
-                _ => self.take_key(step, keys, row)?,
+                _ => self.take_key(step, &keys, row)?,
+            }
+        }
+        for id in new {
+            let Some(loaded) = step.jobs.get_mut(id) else { continue };
+            let job = Arc::make_mut(&mut loaded.job);
+            let key = job.key.as_ref().map(|key| (job.task.clone(), key.clone()));
+            if let Some(jobs) = key.and_then(|key| step.keys.get(&key)) {
+                job.waits = waits(job, jobs);
             }
         }
         Ok(())
-    }
-
-    /// Waits for renewals of these leases that are in flight. Going back to the savepoint lets the leases
-    /// go: those that share them renew while this step has its jobs.
-    async fn wait_for_renewals(&self, step: &mut Step, leases: &[Lease]) -> Result<()> {
-        step.fetch(self, "set a savepoint", self.sql.query("savepoint renewals")).await?;
-        step.fetch(self, "wait for renewals", wait_query(&self.sql, leases)).await?;
-        let back = self.sql.query("rollback to savepoint renewals");
-        step.fetch(self, "go back to a savepoint", back).await?;
-        let release = self.sql.query("release savepoint renewals");
-        step.fetch(self, "release a savepoint", release).await.map(|_| ())
     }
 
     /// Loads what the keys are about that the step does not know yet.
