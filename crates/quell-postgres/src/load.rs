@@ -17,7 +17,7 @@ use sqlx::postgres::PgRow;
 
 use crate::backend::PostgresBackend;
 use crate::error::corrupt;
-use crate::leases::lease_until;
+use crate::leases::{lease_until, wait_query};
 use crate::row::{
     JOB_COLUMNS, blocked, closed_before, decode, get, job_columns, lane_of, next_window,
     optional_time, signed, time, unsigned,
@@ -142,6 +142,10 @@ impl PostgresBackend {
         let jobs: Vec<JobId> =
             ids(|name| if let RowName::Job(id) = name { Some(*id) } else { None });
         self.load_jobs(step, &jobs, is_moving).await?;
+        // What hangs on an attempt changes only under its lease.
+        if names.iter().any(|name| matches!(name, RowName::Attempts(_) | RowName::Effects(_))) {
+            self.wait_for_renewals(step, &jobs).await?;
+        }
         let here = jobs.iter().filter_map(|id| Some((*id, Arc::clone(&step.jobs.get(id)?.job))));
         found.extend(here.map(|(id, job)| (RowName::Job(id), Row::Job(job))));
         let keys: BTreeSet<&TaskKey> = names
@@ -233,11 +237,24 @@ impl PostgresBackend {
             .filter(|job| !job.state.is_ended())
             .filter_map(|job| Some((job.task.clone(), job.key.clone()?)))
             .collect();
+        self.read_leases(step, &leases, &keys.into_iter().collect::<Vec<TaskKey>>()).await?;
+        for id in new {
+            let Some(loaded) = step.jobs.get_mut(id) else { continue };
+            let job = Arc::make_mut(&mut loaded.job);
+            let key = job.key.as_ref().map(|key| (job.task.clone(), key.clone()));
+            if let Some(jobs) = key.and_then(|key| step.keys.get(&key)) {
+                job.waits = waits(job, jobs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the time, when leases expire, and what keys are about.
+    async fn read_leases(&self, step: &mut Step, leases: &[Lease], keys: &[TaskKey]) -> Result<()> {
         let ids = numbers(leases.iter().map(|lease| &lease.job));
         let draws: Vec<i64> = leases.iter().map(|lease| signed(lease.token.draw().get())).collect();
-        let keys: Vec<TaskKey> = keys.into_iter().collect();
         let query = self.sql.query(AFTER_LOCKS).bind(ids).bind(draws);
-        let query = step.asked.bind(self.bind_keys(query, &keys)?);
+        let query = step.asked.bind(self.bind_keys(query, keys)?);
         let rows = step.fetch(self, "read the time", query).await?;
         for row in &rows {
             match get::<i64, _>(row, 0)? {
@@ -249,18 +266,27 @@ impl PostgresBackend {
                         Arc::make_mut(&mut loaded.job).lease_until = until;
                     }
                 }
-                _ => self.take_key(step, &keys, row)?,
-            }
-        }
-        for id in new {
-            let Some(loaded) = step.jobs.get_mut(id) else { continue };
-            let job = Arc::make_mut(&mut loaded.job);
-            let key = job.key.as_ref().map(|key| (job.task.clone(), key.clone()));
-            if let Some(jobs) = key.and_then(|key| step.keys.get(&key)) {
-                job.waits = waits(job, jobs);
+                _ => self.take_key(step, keys, row)?,
             }
         }
         Ok(())
+    }
+
+    /// Waits for renewals that are in flight, where leases of these jobs seem to have expired, and reads
+    /// those again. Going back to the savepoint lets the leases go: those that share them renew while this
+    /// step has its jobs.
+    async fn wait_for_renewals(&self, step: &mut Step, jobs: &[JobId]) -> Result<()> {
+        let expired = if step.writes() { step.expired_of(jobs) } else { Vec::new() };
+        if expired.is_empty() {
+            return Ok(());
+        }
+        step.fetch(self, "set a savepoint", self.sql.query("savepoint renewals")).await?;
+        step.fetch(self, "wait for renewals", wait_query(&self.sql, &expired)).await?;
+        let back = self.sql.query("rollback to savepoint renewals");
+        step.fetch(self, "go back to a savepoint", back).await?;
+        let release = self.sql.query("release savepoint renewals");
+        step.fetch(self, "release a savepoint", release).await?;
+        self.read_leases(step, &expired, &[]).await
     }
 
     /// Loads what the keys are about that the step does not know yet.

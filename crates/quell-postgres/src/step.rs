@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quell_core::part::TaskKey;
 use quell_core::{
-    Effect, Error, ErrorKind, Job, JobId, Lease, LeaseToken, QueueName, Result, Timestamp,
+    Effect, Error, ErrorKind, Job, JobId, JobState, Lease, LeaseToken, QueueName, Result, Timestamp,
 };
 use quell_engine::{KeyJobs, RowName};
 use sqlx::postgres::PgRow;
@@ -87,13 +87,15 @@ impl Step {
         self.tx.is_some()
     }
 
-    /// Those of these leases that have expired as far as the step knows, but for those that it holds.
-    pub(crate) fn expired_of(&self, leases: &[Lease]) -> Vec<Lease> {
+    /// The leases of those of these jobs that run and whose lease has expired as far as the step knows, but
+    /// for leases that it holds.
+    pub(crate) fn expired_of(&self, jobs: &[JobId]) -> Vec<Lease> {
         let held: BTreeSet<_> = self.expired.iter().map(|lease| lease.token.draw()).collect();
-        let until = |lease: &Lease| self.jobs.get(&lease.job).and_then(|one| one.job.lease_until);
-        let has_expired =
-            |lease: &&Lease| until(lease) <= self.late && !held.contains(&lease.token.draw());
-        leases.iter().filter(has_expired).copied().collect()
+        let jobs = jobs.iter().filter_map(|id| self.jobs.get(id)).map(|loaded| &loaded.job);
+        let expired =
+            jobs.filter(|job| job.state == JobState::Running && job.lease_until <= self.late);
+        let leases = expired.map(|job| Lease { job: job.id, token: job.token });
+        leases.filter(|lease| !held.contains(&lease.token.draw())).collect()
     }
 
     /// The rows of a statement.

@@ -247,13 +247,8 @@ async fn r21_jobs_that_a_transaction_holds_keep_no_others_from_being_taken_back(
     assert_eq!(expired, last);
 }
 
-/// A renewal of the leases of draw 1 that has not committed.
-async fn renewing(scene: &Scene) -> PgConnection {
-    renewing_until(scene, 3).await
-}
-
-/// The same, until this number of leases after the start.
-async fn renewing_until(scene: &Scene, leases: u32) -> PgConnection {
+/// A renewal of the leases of draw 1, until this number of leases after the start, that has not committed.
+async fn renewing(scene: &Scene, leases: u32) -> PgConnection {
     let mut db = scene.connect().await;
     let later = (Rig::START + leases * Rig::LEASE).as_micros();
     let schema = scene.schema();
@@ -277,7 +272,7 @@ async fn r21_a_settlement_waits_for_a_renewal_that_is_under_way() {
     let mut rig = scene.rig().await;
     trigger(&rig, 1).await;
     let leases = claim(&rig, 1, 1).await;
-    let mut db = renewing(&scene).await;
+    let mut db = renewing(&scene, 3).await;
     rig.at(40);
     let commits = commit_once_awaited(&scene, &mut db);
     let (settled, ()) = tokio::join!(succeed(&rig, &leases), commits);
@@ -291,14 +286,14 @@ async fn r21_each_call_of_an_attempt_waits_for_a_renewal_that_is_under_way() {
     let mut rig = scene.rig().await;
     trigger(&rig, 3).await;
     let leases = claim(&rig, 3, 1).await;
-    let mut db = renewing(&scene).await;
+    let mut db = renewing(&scene, 3).await;
     rig.at(40);
     let (name, key) = (EffectName::new("charge").unwrap(), Key::new("4711").unwrap());
     let begins = rig.store.begin_effect(Some(rig.now()), &leases[2], &name, &key);
     let (began, ()) = tokio::join!(begins, commit_once_awaited(&scene, &mut db));
     assert_eq!(began.unwrap(), EffectStart::New { key });
 
-    let mut db = renewing_until(&scene, 6).await;
+    let mut db = renewing(&scene, 6).await;
     rig.at(100);
     let outcomes = [fails(Duration::ZERO, false), Outcome::succeeded()];
     let ends = leases.iter().zip(outcomes);
@@ -321,7 +316,7 @@ async fn r21_r39_a_settlement_that_cannot_wait_for_a_renewal_is_not_refused() {
     let renewed = claim(&rig, 1, 1).await;
     rig.at(20);
     let other = claim(&rig, 1, 2).await;
-    let mut db = renewing(&scene).await;
+    let mut db = renewing(&scene, 3).await;
     rig.at(40);
     let url = format!("{}&options[statement_timeout]=200", scene.url);
     let store = PostgresStore::open(&url).await.unwrap();

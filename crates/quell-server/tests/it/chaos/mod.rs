@@ -110,7 +110,7 @@ async fn r39_a_pooler_that_loses_its_server_only_delays_in_rounds_of_chaos_on_po
     assert_judged(&hold(folder.path(), &mut Ground::pooled_postgres(), run).await, true);
 }
 
-/// In each run, the runs with silent peers kill no process on these servers either.
+/// In usual runs, chaos with silent peers is what kills no process on these servers.
 mod long {
     use super::*;
 
