@@ -144,10 +144,8 @@ impl PostgresBackend {
         self.load_jobs(step, &jobs, is_moving).await?;
         // What hangs on an attempt changes only under its lease.
         if names.iter().any(|name| matches!(name, RowName::Attempts(_) | RowName::Effects(_))) {
-            self.wait_for_renewals(step, &jobs).await?;
+            step.ending.extend(&jobs);
         }
-        let here = jobs.iter().filter_map(|id| Some((*id, Arc::clone(&step.jobs.get(id)?.job))));
-        found.extend(here.map(|(id, job)| (RowName::Job(id), Row::Job(job))));
         let keys: BTreeSet<&TaskKey> = names
             .iter()
             .filter_map(|name| if let RowName::Key(key) = name { Some(key) } else { None })
@@ -161,6 +159,10 @@ impl PostgresBackend {
         self.load_names(step, names, &mut found).await?;
         self.load_settings(step, names, &mut found).await?;
         self.load_schedules(step, names, &mut found).await?;
+        let jobs: BTreeSet<JobId> =
+            jobs.into_iter().chain(self.wait_for_renewals(step).await?).collect();
+        let here = jobs.iter().filter_map(|id| Some((*id, Arc::clone(&step.jobs.get(id)?.job))));
+        found.extend(here.map(|(id, job)| (RowName::Job(id), Row::Job(job))));
         step.there.extend(found.iter().map(|(name, _)| name.clone()));
         Ok(found)
     }
@@ -272,21 +274,27 @@ impl PostgresBackend {
         Ok(())
     }
 
-    /// Waits for renewals that are in flight, where leases of these jobs seem to have expired, and reads
-    /// those again. Going back to the savepoint lets the leases go: those that share them renew while this
-    /// step has its jobs.
-    async fn wait_for_renewals(&self, step: &mut Step, jobs: &[JobId]) -> Result<()> {
-        let expired = if step.writes() { step.expired_of(jobs) } else { Vec::new() };
-        if expired.is_empty() {
-            return Ok(());
+    /// Waits for renewals that are in flight, where leases that the step decides by seem to have expired, and
+    /// reads those again; returns their jobs. The time goes on meanwhile, and so may renewals of the others:
+    /// the step decides once each lease is there or has lapsed. Going back to the savepoint lets the leases
+    /// go: those that share them renew while this step has its jobs.
+    async fn wait_for_renewals(&self, step: &mut Step) -> Result<Vec<JobId>> {
+        let mut read = Vec::new();
+        loop {
+            let expired = if step.writes() { step.expired() } else { Vec::new() };
+            if expired.is_empty() {
+                return Ok(read);
+            }
+            step.fetch(self, "set a savepoint", self.sql.query("savepoint renewals")).await?;
+            step.fetch(self, "wait for renewals", wait_query(&self.sql, &expired)).await?;
+            let back = self.sql.query("rollback to savepoint renewals");
+            step.fetch(self, "go back to a savepoint", back).await?;
+            let release = self.sql.query("release savepoint renewals");
+            step.fetch(self, "release a savepoint", release).await?;
+            self.read_leases(step, &expired, &[]).await?;
+            step.note_lapsed(&expired);
+            read.extend(expired.iter().map(|lease| lease.job));
         }
-        step.fetch(self, "set a savepoint", self.sql.query("savepoint renewals")).await?;
-        step.fetch(self, "wait for renewals", wait_query(&self.sql, &expired)).await?;
-        let back = self.sql.query("rollback to savepoint renewals");
-        step.fetch(self, "go back to a savepoint", back).await?;
-        let release = self.sql.query("release savepoint renewals");
-        step.fetch(self, "release a savepoint", release).await?;
-        self.read_leases(step, &expired, &[]).await
     }
 
     /// Loads what the keys are about that the step does not know yet.

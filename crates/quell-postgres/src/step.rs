@@ -56,6 +56,10 @@ pub(crate) struct Step {
     pub(crate) attempts: BTreeMap<JobId, BTreeSet<LeaseToken>>,
     pub(crate) effects: BTreeMap<JobId, Vec<Effect>>,
     pub(crate) queues: BTreeMap<QueueName, QueueBefore>,
+    /// Jobs whose attempts it may end: it decides by their leases.
+    pub(crate) ending: BTreeSet<JobId>,
+    /// Those of them whose lease had still expired once no renewal of it was in flight.
+    pub(crate) lapsed: BTreeSet<JobId>,
     /// All rows that it has loaded and that were there.
     pub(crate) there: BTreeSet<RowName>,
     /// Leases that expired and are locked: their tokens have the draw and nothing else.
@@ -77,6 +81,8 @@ impl Step {
             attempts: BTreeMap::new(),
             effects: BTreeMap::new(),
             queues: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            lapsed: BTreeSet::new(),
             there: BTreeSet::new(),
             expired: Vec::new(),
         }
@@ -87,15 +93,27 @@ impl Step {
         self.tx.is_some()
     }
 
-    /// The leases of those of these jobs that run and whose lease has expired as far as the step knows, but
-    /// for leases that it holds.
-    pub(crate) fn expired_of(&self, jobs: &[JobId]) -> Vec<Lease> {
+    /// The leases that it decides by and that have expired by the time that it knows, but for those that it
+    /// holds, and for those that lapsed.
+    pub(crate) fn expired(&self) -> Vec<Lease> {
         let held: BTreeSet<_> = self.expired.iter().map(|lease| lease.token.draw()).collect();
-        let jobs = jobs.iter().filter_map(|id| self.jobs.get(id)).map(|loaded| &loaded.job);
-        let expired =
-            jobs.filter(|job| job.state == JobState::Running && job.lease_until <= self.late);
+        let jobs = self.ending.difference(&self.lapsed).filter_map(|id| self.jobs.get(id));
+        let expired = jobs.map(|loaded| &loaded.job).filter(|job| self.has_expired(job));
         let leases = expired.map(|job| Lease { job: job.id, token: job.token });
         leases.filter(|lease| !held.contains(&lease.token.draw())).collect()
+    }
+
+    fn has_expired(&self, job: &Job) -> bool {
+        job.state == JobState::Running && job.lease_until <= self.late
+    }
+
+    /// Notes which of these leases have still expired: no renewal of theirs was in flight.
+    pub(crate) fn note_lapsed(&mut self, leases: &[Lease]) {
+        for Lease { job, .. } in leases {
+            if self.jobs.get(job).is_some_and(|loaded| self.has_expired(&loaded.job)) {
+                self.lapsed.insert(*job);
+            }
+        }
     }
 
     /// The rows of a statement.

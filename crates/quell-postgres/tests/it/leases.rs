@@ -257,11 +257,16 @@ async fn renewing(scene: &Scene, leases: u32) -> PgConnection {
     db
 }
 
-/// Commits the renewal once a call waits for it.
-async fn commit_once_awaited(scene: &Scene, db: &mut PgConnection) {
+/// Until a call waits for the renewal.
+async fn awaited(scene: &Scene) {
     let waits = "select count(*) from pg_stat_activity
          where wait_event_type = 'Lock' and query like '%for share%'";
     until("it waits", async || scene.sql(waits) != "0").await;
+}
+
+/// Commits the renewal once a call waits for it.
+async fn commit_once_awaited(scene: &Scene, db: &mut PgConnection) {
+    awaited(scene).await;
     sqlx::raw_sql("commit").execute(db).await.unwrap();
 }
 
@@ -304,6 +309,36 @@ async fn r21_each_call_of_an_attempt_waits_for_a_renewal_that_is_under_way() {
     assert_eq!(became, [SettledAs::Scheduled { due: rig.now() }, SettledAs::Succeeded]);
     // The attempt that is left has its lease, and no call holds it.
     assert_eq!(renew(&rig, &leases[2..]).await, [true]);
+}
+
+/// While a call waits for the renewal of one lease, the time goes past what it read of another one, which is
+/// renewed meanwhile.
+#[tokio::test]
+async fn r21_a_lease_renewed_while_a_settlement_waits_for_another_counts() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 3).await;
+    let first = claim(&rig, 1, 1).await;
+    rig.at(15);
+    let others = claim(&rig, 2, 2).await;
+    let mut db = renewing(&scene, 3).await;
+    rig.at(40);
+    let ends = [(&first[0], fails(Duration::ZERO, false)), (&others[0], Outcome::succeeded())];
+    let ends = ends.map(|(lease, outcome)| Settlement { lease: *lease, outcome });
+    let settles = rig.store.settle(Some(rig.now()), ends.to_vec());
+    let renews = async {
+        awaited(&scene).await;
+        assert_eq!(renew(&rig, &others).await, [true, true]);
+        let later = Some(rig.now() + Duration::from_secs(20));
+        rig.store.enqueue(later, vec![Batch::one(plain("1"))]).await.unwrap();
+        sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
+    };
+    let (settled, ()) = tokio::join!(settles, renews);
+    let became: Vec<SettledAs> = settled.unwrap().iter().map(|one| one.became).collect();
+    assert!(
+        matches!(became[..], [SettledAs::Scheduled { .. }, SettledAs::Succeeded]),
+        "{became:?}"
+    );
 }
 
 /// Where the renewal takes longer than a statement may, the settlement has failed, and is not refused: its
