@@ -14,6 +14,7 @@ use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
 use quell_core::history::Event;
 use quell_core::part::{Ids, Notifications, TaskKey};
+use quell_core::store::SettledAnswers;
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue, Now,
     Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, TaskName, Timestamp,
@@ -23,7 +24,6 @@ use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Part, Removal, Row, RowName, Running, Scan,
     Seen, Taken, Tally, TasksOf, Time,
 };
-use quell_shards::SettledAnswers;
 
 use crate::commit::worker_field;
 use crate::hot::parts;

@@ -14,6 +14,7 @@ use quell_core::job::{Adjusted, Adjustment};
 use quell_core::schedule::{
     RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule,
 };
+use quell_core::store::SettledAnswers;
 use quell_core::{
     AlertName, Attempt, Backlog, BacklogOf, Batch, Claim, Claimed, Counts, Effect, EffectName,
     Error, ErrorKind, ExpiredLease, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
@@ -22,7 +23,6 @@ use quell_core::{
     TaskInfo, TaskName, TaskSettings, Timestamp, WorkerId, lacks, no_such_job,
 };
 
-use crate::answers::SettledAnswers;
 use crate::directory::Directory;
 use crate::shards::Shards;
 use crate::visits::{Visited, Visits};

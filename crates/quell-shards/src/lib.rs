@@ -9,7 +9,6 @@
 //!
 //! Invariant: a shard that is away delays and fails only what is on it (R39).
 
-mod answers;
 mod backlog;
 mod dead;
 mod directory;
@@ -22,7 +21,6 @@ mod upkeep;
 mod visits;
 mod workers;
 
-pub use answers::SettledAnswers;
 pub use directory::{Directory, MOST_SHARDS};
 pub use door::Sharded;
 pub use layout::{Layout, MOST_SHARDS_OF_QUEUE, Spread, check_spread};

@@ -7,6 +7,7 @@
 //! Invariant: this folder and the model store have the only asynchronous code of the crate; the rules
 //! beside it are plain functions.
 
+mod answers;
 mod capabilities;
 pub mod checkup;
 mod dead;
@@ -20,6 +21,7 @@ mod steps;
 mod trouble;
 mod wake;
 
+pub use answers::SettledAnswers;
 pub use capabilities::{Capabilities, Location, in_savepoint, lacks};
 pub use dead::{DeadJobs, UnreadableJobs};
 pub use ends::{EndHub, EndNotification};

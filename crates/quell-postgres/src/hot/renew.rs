@@ -37,19 +37,38 @@ impl PostgresBackend {
         Ok(leases.iter().map(|lease| renewed.get(lease).copied().into()).collect())
     }
 
-    /// Ends attempts that all succeeded; none where there is another among them.
-    pub(crate) async fn settle_common(
+    /// Ends attempts where all of the call succeeded, but for those that have ended already in a call that
+    /// failed; none where there is another outcome among them.
+    pub(crate) async fn settle_some(
         &self,
         now: Now,
         settlements: &[Settlement],
-    ) -> Result<Option<Vec<Settled>>> {
+    ) -> Result<Option<Vec<Option<Settled>>>> {
+        let mut settled = self.answers.take(settlements);
+        let mut left = Vec::with_capacity(settlements.len());
+        for (settlement, done) in settlements.iter().zip(&settled) {
+            if done.is_none() {
+                left.push(settlement.clone());
+            }
+        }
+        let ended = self.settle_common(now, &left).await.inspect_err(|_| {
+            self.answers.keep(settled.iter().flatten());
+        });
+        let mut ended = ended?.into_iter();
+        let missing = settled.iter_mut().filter(|settled| settled.is_none());
+        missing.for_each(|settled| *settled = ended.next());
+        Ok(settled.iter().any(Option::is_some).then_some(settled))
+    }
+
+    /// The answers to attempts that all succeeded; none where there is another outcome among them.
+    async fn settle_common(&self, now: Now, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         if settlements.is_empty() {
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         // That of the claim is among them.
         self.expect_deltas(2).await;
         if settlements.iter().all(|one| one.outcome.is_success()) {
-            return self.settle_well(now, settlements).await.map(Some);
+            return self.settle_well(now, settlements).await;
         }
         // A caller's transaction that ends a job leaves its lease alone.
         let ended =
@@ -58,6 +77,6 @@ impl PostgresBackend {
         if !leases.is_empty() {
             one_shot(&self.pool, &self.sql, forget_query(&self.sql, &leases)).await?;
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 }

@@ -94,8 +94,8 @@ impl PostgresBackend {
     /// Ends attempts that all succeeded: one statement.
     ///
     /// # Errors
-    /// Where none has ended, and their leases cannot be looked at again. Beside others that have ended they
-    /// are looked at twice, and then refused: their jobs run again.
+    /// Where leases seem to have expired and cannot be looked at again. What has ended is kept for the next
+    /// call.
     pub(crate) async fn settle_well(
         &self,
         now: Now,
@@ -106,18 +106,12 @@ impl PostgresBackend {
         let succeeded = decode_succeeded(&rows)?;
         let is_refused = |one: &&Settlement| !succeeded.leases.contains(&one.lease);
         let refused: Vec<Settlement> = settlements.iter().filter(is_refused).cloned().collect();
-        let mut again = None;
+        let (mut again, mut failed) = (None, None);
         if !refused.is_empty() {
-            let mut looked = self.settle_again(now, &refused).await;
-            if looked.is_err() && !succeeded.leases.is_empty() {
-                looked = self.settle_again(now, &refused).await;
-            }
-            match looked {
+            match self.settle_again(now, &refused).await {
                 Ok(more) => again = Some(more),
                 // R21: their leases may hold, so they are not refused.
-                Err(error) if succeeded.leases.is_empty() => return Err(error),
-                // The others have ended, and that is their answer.
-                Err(error) => debug!(%error, "settlements were refused, and not tried again"),
+                Err(error) => failed = Some(error),
             }
         }
         // Each ended when its own statement ran: what it held back may have started since.
@@ -149,6 +143,9 @@ impl PostgresBackend {
             let lease = settlement.lease;
             // A lease that is settled twice in one call counts once.
             let at = ended.remove(&lease);
+            if at.is_none() && failed.is_some() {
+                continue;
+            }
             let became = at.map_or(SettledAs::Refused, |_| SettledAs::Succeeded);
             if self.history.is_some() {
                 news.events.push(Event::settled(at.unwrap_or(latest), settlement, became));
@@ -156,6 +153,10 @@ impl PostgresBackend {
             settled.push(Settled { lease, became });
         }
         self.publish(latest, news);
+        if let Some(error) = failed {
+            self.answers.keep(&settled);
+            return Err(error);
+        }
         Ok(settled)
     }
 

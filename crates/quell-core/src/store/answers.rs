@@ -1,13 +1,13 @@
 //! Ends that committed although their call failed in another part.
 //!
-//! A call that ends several attempts may take several steps, on several shards. Where one of them
+//! A call that ends several attempts may take several steps, or go to several shards. Where one of them
 //! fails, the caller retries the whole call. The retry must not refuse the caller's own ends as
 //! another caller's.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use quell_core::{Lease, Settled, SettledAs, Settlement};
+use crate::{Lease, Settled, SettledAs, Settlement};
 
 /// The most ends that are remembered: a caller that retries too late finds its lease lost.
 const MOST: usize = 10_000;
@@ -42,7 +42,7 @@ impl SettledAnswers {
 
 #[cfg(test)]
 mod tests {
-    use quell_core::{JobId, LeaseToken, Outcome};
+    use crate::{JobId, LeaseToken, Outcome};
 
     use super::*;
 
