@@ -36,7 +36,7 @@ const MAX_MEMBERS: usize = 32;
 ///
 /// It is written as an object of both, and shown as the line that [`Traces`] has of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TraceContext(Arc<str>);
+pub struct TraceContext(Arc<String>);
 
 impl TraceContext {
     /// A context from the values of the headers. A `traceparent` of a later version than 00 becomes
@@ -58,7 +58,7 @@ impl TraceContext {
             line.push(' ');
             line.push_str(&state);
         }
-        Ok(TraceContext(line.into()))
+        Ok(TraceContext(Arc::new(line)))
     }
 
     /// `00-TRACE-SPAN-FLAGS`: 55 characters.
@@ -239,7 +239,7 @@ impl Traces {
 
     /// Adds the context of a later trigger, where there is room.
     pub fn push(&mut self, context: &TraceContext) {
-        self.push_lines(std::iter::once(&*context.0));
+        self.push_lines(std::iter::once(context.0.as_str()));
     }
 
     /// Adds the contexts of later triggers, as far as there is room.

@@ -53,7 +53,8 @@ use crate::{Quell, Task};
 #[must_use = "a trigger is sent when it is awaited"]
 pub struct Trigger<'a, T> {
     quell: &'a Quell,
-    trigger: Result<NewTrigger>,
+    /// Boxed, as each option of the call moves it.
+    trigger: Result<Box<NewTrigger>>,
     /// Whether it brings thresholds of its own (R7).
     has_thresholds: bool,
     task: PhantomData<fn() -> T>,
@@ -61,7 +62,7 @@ pub struct Trigger<'a, T> {
 
 impl<'a, T: Task> Trigger<'a, T> {
     pub(crate) fn new(quell: &'a Quell, task: T) -> Self {
-        let trigger = quell.prepare_call(&task);
+        let trigger = quell.prepare_call(&task).map(Box::new);
         Trigger { quell, trigger, has_thresholds: false, task: PhantomData }
     }
 
@@ -197,7 +198,7 @@ impl<'a, T: Task> Trigger<'a, T> {
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Receipt> {
         let quell = self.quell;
-        within(quell, Batch::one(self.resolved().await?), tx, Wakes::AtCommit).await?;
+        within(quell, Batch::one(*self.resolved().await?), tx, Wakes::AtCommit).await?;
         Ok(Receipt::Pending)
     }
 
@@ -233,17 +234,17 @@ impl<'a, T: Task> Trigger<'a, T> {
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<AfterCommit> {
         let quell = self.quell;
-        within(quell, Batch::one(self.resolved().await?), tx, Wakes::AfterCommit).await?;
+        within(quell, Batch::one(*self.resolved().await?), tx, Wakes::AfterCommit).await?;
         Ok(AfterCommit::new(Arc::clone(quell.store())))
     }
 
     /// The trigger with the thresholds that count for it (R7, R14).
-    async fn resolved(self) -> Result<NewTrigger> {
-        let trigger = self.trigger?;
-        if self.has_thresholds {
-            return Ok(trigger);
+    async fn resolved(self) -> Result<Box<NewTrigger>> {
+        let mut trigger = self.trigger?;
+        if !self.has_thresholds {
+            self.quell.take_operators_thresholds(&mut trigger).await;
         }
-        Ok(self.quell.with_operators_thresholds(trigger).await)
+        Ok(trigger)
     }
 
     fn change(mut self, change: impl FnOnce(&mut NewTrigger) -> Result<()>) -> Self {
@@ -262,7 +263,7 @@ impl<'a, T: Task> IntoFuture for Trigger<'a, T> {
     fn into_future(self) -> Self::IntoFuture {
         let quell = self.quell;
         Box::pin(async move {
-            let receipts = quell.enqueue(Batch::one(self.resolved().await?)).await?;
+            let receipts = quell.enqueue(Batch::one(*self.resolved().await?)).await?;
             receipts.into_iter().next().ok_or_else(no_receipt)
         })
     }
@@ -351,11 +352,9 @@ impl<'a> TriggerMany<'a> {
     /// The batch with the thresholds that count for its triggers (R14).
     async fn resolved(self) -> Result<Batch> {
         let mut batch = self.batch?;
-        let mut triggers = Vec::with_capacity(batch.triggers.len());
-        for trigger in batch.triggers {
-            triggers.push(self.quell.with_operators_thresholds(trigger).await);
+        for trigger in &mut batch.triggers {
+            self.quell.take_operators_thresholds(trigger).await;
         }
-        batch.triggers = triggers;
         Ok(batch)
     }
 }

@@ -408,13 +408,18 @@ impl Quell {
     /// # }
     /// ```
     pub async fn with_operators_thresholds(&self, mut trigger: NewTrigger) -> NewTrigger {
+        self.take_operators_thresholds(&mut trigger).await;
+        trigger
+    }
+
+    /// The same, in place: a trigger has some hundred bytes, and calls of many have as many of them.
+    pub(crate) async fn take_operators_thresholds(&self, trigger: &mut NewTrigger) {
         if let Some(keyed) = &mut trigger.keyed
             && keyed.debounce.edge != Edge::Throttle
         {
             let set = self.thresholds_set_for(&trigger.task).await;
             keyed.debounce = keyed.debounce.with_operators(set);
         }
-        trigger
     }
 
     /// The thresholds that an operator set for a task, for many triggers of it, as
@@ -447,18 +452,14 @@ impl Quell {
     /// A call of `task` under its policy, with the idempotency key that the policy derives (R20).
     pub(crate) fn prepare_call<T: Task>(&self, task: &T) -> Result<NewTrigger> {
         let policy = self.task_policy::<T>()?;
-        policy.with_derived_key(self.prepare(task)?, self.shared.clock.now())
+        let mut trigger = prepared(&policy, task)?;
+        policy.derive_key(&mut trigger, self.shared.clock.now())?;
+        Ok(trigger)
     }
 
     /// A trigger for `task` under its policy.
     pub(crate) fn prepare<T: Task>(&self, task: &T) -> Result<NewTrigger> {
-        let policy = self.task_policy::<T>()?;
-        let key = own_key("debounce_key", task.debounce_key())?;
-        if key.is_none() {
-            policy.warn_unkeyed();
-        }
-        let partition = own_key("partition", task.partition())?;
-        Ok(NewTrigger { partition, ..policy.trigger(Payload::encode(task)?, key) })
+        prepared(&*self.task_policy::<T>()?, task)
     }
 
     /// The task's policy, checked once per process.
@@ -498,4 +499,15 @@ impl Quell {
             )),
         }
     }
+}
+
+fn prepared<T: Task>(policy: &TaskPolicy, task: &T) -> Result<NewTrigger> {
+    let key = own_key("debounce_key", task.debounce_key())?;
+    if key.is_none() {
+        policy.warn_unkeyed();
+    }
+    let partition = own_key("partition", task.partition())?;
+    let mut trigger = policy.trigger(Payload::encode(task)?, key);
+    trigger.partition = partition;
+    Ok(trigger)
 }

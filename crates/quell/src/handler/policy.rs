@@ -383,23 +383,27 @@ impl TaskPolicy {
     /// # Errors
     /// As for [`DerivedKey::key`].
     pub fn with_derived_key(&self, mut trigger: NewTrigger, now: Timestamp) -> Result<NewTrigger> {
+        self.derive_key(&mut trigger, now)?;
+        Ok(trigger)
+    }
+
+    /// The same, in place.
+    pub(crate) fn derive_key(&self, trigger: &mut NewTrigger, now: Timestamp) -> Result<()> {
         if let Some(derived) = &self.policy.derived {
             let key = derived.key(&trigger.task, &trigger.payload, now)?;
             trigger.idempotency = Some(self.idempotency(key));
         }
-        Ok(trigger)
+        Ok(())
     }
 
     /// A trigger of the task; with `key` it is debounced.
     #[must_use]
     pub fn trigger(&self, payload: Payload, key: Option<Key>) -> NewTrigger {
-        let keyed = key.map(|key| Keyed { key, debounce: self.debounce });
-        NewTrigger {
-            priority: self.policy.priority,
-            keyed,
-            fold: self.policy.fold.clone(),
-            ..NewTrigger::new(self.name.clone(), self.queue.clone(), payload)
-        }
+        let mut trigger = NewTrigger::new(self.name.clone(), self.queue.clone(), payload);
+        trigger.priority = self.policy.priority;
+        trigger.keyed = key.map(|key| Keyed { key, debounce: self.debounce });
+        trigger.fold = self.policy.fold.clone();
+        trigger
     }
 }
 
