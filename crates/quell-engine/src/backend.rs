@@ -423,7 +423,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         None
     }
 
-    /// Loads rows; those that are not there are left out.
+    /// Loads rows; those that are not there are left out. It may bring rows of earlier loads again, as they
+    /// are now that other rows are locked.
     ///
     /// # Errors
     /// [`Error::unreadable`] for the row of a job that cannot be decoded.

@@ -276,8 +276,8 @@ impl PostgresBackend {
 
     /// Waits for renewals that are in flight, where leases that the step decides by seem to have expired, and
     /// reads those again; returns their jobs. The time goes on meanwhile, and so may renewals of the others:
-    /// the step decides once each lease is there or has lapsed. Going back to the savepoint lets the leases
-    /// go: those that share them renew while this step has its jobs.
+    /// the step decides once each lease is there or has expired for good. Going back to the savepoint lets
+    /// the leases go: those that share them renew while this step has its jobs.
     async fn wait_for_renewals(&self, step: &mut Step) -> Result<Vec<JobId>> {
         let mut read = Vec::new();
         loop {
@@ -292,7 +292,7 @@ impl PostgresBackend {
             let release = self.sql.query("release savepoint renewals");
             step.fetch(self, "release a savepoint", release).await?;
             self.read_leases(step, &expired, &[]).await?;
-            step.note_lapsed(&expired);
+            step.note_gone(&expired);
             read.extend(expired.iter().map(|lease| lease.job));
         }
     }

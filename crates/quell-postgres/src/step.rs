@@ -58,8 +58,8 @@ pub(crate) struct Step {
     pub(crate) queues: BTreeMap<QueueName, QueueBefore>,
     /// Jobs whose attempts it may end: it decides by their leases.
     pub(crate) ending: BTreeSet<JobId>,
-    /// Those of them whose lease had still expired once no renewal of it was in flight.
-    pub(crate) lapsed: BTreeSet<JobId>,
+    /// Those of them whose lease has expired for good: no renewal of it was in flight.
+    pub(crate) gone: BTreeSet<JobId>,
     /// All rows that it has loaded and that were there.
     pub(crate) there: BTreeSet<RowName>,
     /// Leases that expired and are locked: their tokens have the draw and nothing else.
@@ -82,7 +82,7 @@ impl Step {
             effects: BTreeMap::new(),
             queues: BTreeMap::new(),
             ending: BTreeSet::new(),
-            lapsed: BTreeSet::new(),
+            gone: BTreeSet::new(),
             there: BTreeSet::new(),
             expired: Vec::new(),
         }
@@ -94,10 +94,10 @@ impl Step {
     }
 
     /// The leases that it decides by and that have expired by the time that it knows, but for those that it
-    /// holds, and for those that lapsed.
+    /// holds, and for those that are gone.
     pub(crate) fn expired(&self) -> Vec<Lease> {
         let held: BTreeSet<_> = self.expired.iter().map(|lease| lease.token.draw()).collect();
-        let jobs = self.ending.difference(&self.lapsed).filter_map(|id| self.jobs.get(id));
+        let jobs = self.ending.difference(&self.gone).filter_map(|id| self.jobs.get(id));
         let expired = jobs.map(|loaded| &loaded.job).filter(|job| self.has_expired(job));
         let leases = expired.map(|job| Lease { job: job.id, token: job.token });
         leases.filter(|lease| !held.contains(&lease.token.draw())).collect()
@@ -107,11 +107,11 @@ impl Step {
         job.state == JobState::Running && job.lease_until <= self.late
     }
 
-    /// Notes which of these leases have still expired: no renewal of theirs was in flight.
-    pub(crate) fn note_lapsed(&mut self, leases: &[Lease]) {
+    /// Notes which of these leases have expired, now that no renewal of theirs is in flight.
+    pub(crate) fn note_gone(&mut self, leases: &[Lease]) {
         for Lease { job, .. } in leases {
             if self.jobs.get(job).is_some_and(|loaded| self.has_expired(&loaded.job)) {
-                self.lapsed.insert(*job);
+                self.gone.insert(*job);
             }
         }
     }

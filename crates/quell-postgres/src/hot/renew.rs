@@ -1,5 +1,6 @@
 //! Renewing leases (R21), and ending attempts that succeeded.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use quell_core::history::Event;
@@ -45,12 +46,12 @@ impl PostgresBackend {
         settlements: &[Settlement],
     ) -> Result<Option<Vec<Option<Settled>>>> {
         let mut settled = self.answers.take(settlements);
-        let mut left = Vec::with_capacity(settlements.len());
-        for (settlement, done) in settlements.iter().zip(&settled) {
-            if done.is_none() {
-                left.push(settlement.clone());
-            }
-        }
+        let left = if settled.iter().any(Option::is_some) {
+            let left = settlements.iter().zip(&settled).filter(|(_, done)| done.is_none());
+            Cow::Owned(left.map(|(one, _)| one.clone()).collect())
+        } else {
+            Cow::Borrowed(settlements)
+        };
         let ended = self.settle_common(now, &left).await.inspect_err(|_| {
             self.answers.keep(settled.iter().flatten());
         });
