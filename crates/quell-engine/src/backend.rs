@@ -464,6 +464,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// [`Error::unreadable`] where it still cannot be decoded.
     async fn load_aside(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Row>>;
 
+    /// Notes that the step decides by the leases of these jobs, before it loads them (R21): where a renewal
+    /// may be in flight, it is to be waited for. Nothing by default.
+    fn decides_by_leases(&self, tx: &mut Self::Tx, ids: &[JobId]) {
+        let _unused = (tx, ids);
+    }
+
     /// What can be decoded of the row of a job that cannot be decoded whole, with
     /// [`JobState::Unreadable`] for a state that cannot.
     async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>>;
@@ -599,33 +605,19 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
-    /// Ends attempts, likewise: all those of the call in one commit, or none.
+    /// Ends attempts, likewise. The answers are of the first of them, as many as it looked at, in one
+    /// commit. Those without an answer end by the engine's step, and then the ones that it did not look at
+    /// are offered again.
     ///
     /// # Errors
-    /// As [`Backend::hot_enqueue`].
-    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
-        let _unused = (now, settlements);
-        Ok(None)
-    }
-
-    /// The same where it may take some of them: those without an answer are left to the engine's step.
-    /// All or none by default.
-    ///
-    /// # Errors
-    /// As [`Backend::hot_enqueue`].
-    async fn hot_settle_some(
+    /// As [`Backend::hot_enqueue`]. None of these have ended then, or it is unknown whether they have.
+    async fn hot_settle(
         &self,
         now: Now,
         settlements: &[Settlement],
     ) -> Taken<Vec<Option<Settled>>> {
-        let taken = self.hot_settle(now, settlements).await?;
-        Ok(taken.map(|(settled, news)| (settled.into_iter().map(Some).collect(), news)))
-    }
-
-    /// What a hot path has ended in a call before the engine's step failed. The caller makes the
-    /// whole call again, and the hot path answers the same of these. Nothing by default.
-    fn keep_settled(&self, settled: &[Settled]) {
-        let _unused = settled;
+        let _unused = (now, settlements);
+        Ok(None)
     }
 
     /// Reads when something is due in a queue, likewise.

@@ -12,6 +12,7 @@ use quell_core::history::Sink;
 use quell_core::job::{Adjusted, Adjustment};
 use quell_core::part::Notifications;
 use quell_core::schedule::{RecordedTick, Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::store::SettledAnswers;
 use quell_core::{
     AlertName, Answer, Attempt, Backlog, BacklogOf, Batch, Cancelled, Capabilities, Claim, Claimed,
     Counts, DeadExport, DeadFilter, DeadJobs, Effect, EffectName, EndHub, EndNotification, Error,
@@ -26,16 +27,9 @@ use tracing::{error, warn};
 use crate::backend::{Access, Backend, Removal, Time, contended};
 use crate::backoff::{Backoff, Contention};
 use crate::known::Known;
+use crate::moves::{CHANGES_OF_A_START, CHANGES_OF_AN_END};
 use crate::step::{Step, is_too_large, is_too_much, step};
 use crate::upkeep::{Frees, Met};
-
-/// Rows that a renewal changes.
-pub(crate) const CHANGES_OF_A_RENEWAL: usize = 3;
-/// Rows that a start changes where it is of the common kind.
-pub(crate) const CHANGES_OF_A_START: usize = 5;
-/// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
-/// removed.
-pub(crate) const CHANGES_OF_AN_END: usize = 8;
 
 /// A store on a [`Backend`].
 #[derive(Debug)]
@@ -46,6 +40,8 @@ pub struct Engine<B> {
     pub(crate) history: Option<Sink>,
     pub(crate) known: Known,
     pub(crate) contention: Contention,
+    /// Ends of calls that failed.
+    pub(crate) answers: SettledAnswers,
 }
 
 impl<B: Backend> Engine<B> {
@@ -54,7 +50,8 @@ impl<B: Backend> Engine<B> {
     pub fn new(backend: B) -> Self {
         let (hub, ends) = (Arc::default(), Arc::default());
         let (known, contention) = (Known::default(), Contention::default());
-        Engine { backend, hub, ends, history: None, known, contention }
+        let answers = SettledAnswers::default();
+        Engine { backend, hub, ends, history: None, known, contention, answers }
     }
 
     /// The same store with an event history.

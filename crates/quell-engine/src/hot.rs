@@ -5,13 +5,16 @@
 use std::borrow::Cow;
 use std::future::Future;
 
+use quell_core::part::Notifications;
 use quell_core::{
-    Batch, Claim, Claimed, Error, ErrorKind, Now, Receipt, Result, Settled, Settlement, unreadable,
+    Batch, Claim, Claimed, Error, ErrorKind, JobId, Now, Receipt, Result, Settled, SettledAs,
+    Settlement, unreadable,
 };
 use tracing::warn;
 
 use crate::backend::{Backend, Part, Taken};
-use crate::engine::{CHANGES_OF_A_START, CHANGES_OF_AN_END, Engine, halves};
+use crate::engine::{Engine, halves};
+use crate::moves::{CHANGES_OF_A_START, CHANGES_OF_AN_END};
 use crate::step::{Windows, is_too_large, is_too_much};
 
 /// The answer to each batch of a call, once it is there.
@@ -160,38 +163,65 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Ends attempts: those that the backend leaves by steps.
+    ///
+    /// # Errors
+    /// Those of the operation. What has ended by then is kept: the caller makes the whole call again.
     pub(crate) async fn settle_each(
         &self,
         now: Now,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        let taken = self.hot(|| self.backend.hot_settle_some(now, &settlements)).await?;
-        let Some(mut settled) = taken else {
-            return self.settle_all(now, &settlements).await;
-        };
-        let left = settlements.into_iter().zip(&settled).filter(|(_, settled)| settled.is_none());
-        let left: Vec<Settlement> = left.map(|(one, _)| one).collect();
-        if !left.is_empty() {
-            let ended = self.settle_all(now, &left).await.inspect_err(|_| {
-                let done: Vec<Settled> = settled.iter().flatten().copied().collect();
-                self.backend.keep_settled(&done);
-            });
-            let mut ended = ended?.into_iter();
-            let missing = settled.iter_mut().filter(|settled| settled.is_none());
-            missing.for_each(|settled| *settled = ended.next());
+        let mut settled = self.answers.take(&settlements);
+        let kept = settled.iter().flatten().filter(|one| one.became == SettledAs::Succeeded);
+        let ended: Vec<JobId> = kept.map(|one| one.lease.job).collect();
+        if !ended.is_empty() {
+            // Whether anyone was notified of these is unknown.
+            self.spread(Notifications { ended, ..Notifications::default() });
+        }
+        let mut new = Vec::with_capacity(settlements.len());
+        let done = self.settle_new(now, unanswered(settlements, &settled), &mut new).await;
+        fill(&mut settled, new.into_iter().flatten());
+        if let Err(error) = done {
+            // By their leases: those after a missing one are not in their places.
+            self.answers.keep(settled.iter().flatten());
+            return Err(error);
         }
         let settled: Option<Vec<Settled>> = settled.into_iter().collect();
         settled.ok_or_else(|| Error::new(ErrorKind::Internal, "fewer answers than ends"))
     }
 
-    /// Ends attempts, as many at once as the backend takes.
-    pub(crate) async fn settle_all(
+    /// Ends attempts in their order. `settled` has their answers; where it fails, some are missing.
+    async fn settle_new(
+        &self,
+        now: Now,
+        mut left: Vec<Settlement>,
+        settled: &mut Vec<Option<Settled>>,
+    ) -> Result<()> {
+        while !left.is_empty() {
+            let taken = self.hot(|| self.backend.hot_settle(now, &left)).await?;
+            let mut some = taken.unwrap_or_else(|| vec![None; left.len()]);
+            some.resize(some.len().clamp(1, left.len()), None);
+            let rest = left.split_off(some.len());
+            let by_steps = unanswered(left, &some);
+            let mut ended = Vec::with_capacity(by_steps.len());
+            let done = self.settle_all(now, &by_steps, &mut ended).await;
+            fill(&mut some, ended);
+            settled.append(&mut some);
+            done?;
+            left = rest;
+        }
+        Ok(())
+    }
+
+    /// Ends attempts by steps, as many at once as the backend takes. `settled` has the answers; where it
+    /// fails, those of the first.
+    async fn settle_all(
         &self,
         now: Now,
         settlements: &[Settlement],
-    ) -> Result<Vec<Settled>> {
+        settled: &mut Vec<Settled>,
+    ) -> Result<()> {
         let most = self.share(CHANGES_OF_AN_END);
-        let mut settled = Vec::with_capacity(settlements.len());
         let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();
         while let Some(next) = left.pop() {
             match self.end(now, next, Windows::Together).await {
@@ -204,6 +234,21 @@ impl<B: Backend> Engine<B> {
                 other => settled.extend(other?),
             }
         }
-        Ok(settled)
+        Ok(())
     }
+}
+
+/// The settlements that have no answer yet.
+fn unanswered(settlements: Vec<Settlement>, answers: &[Option<Settled>]) -> Vec<Settlement> {
+    if answers.iter().all(Option::is_none) {
+        return settlements;
+    }
+    let all = settlements.into_iter().zip(answers);
+    all.filter(|(_, answer)| answer.is_none()).map(|(one, _)| one).collect()
+}
+
+/// Puts answers where none is yet, in their order.
+fn fill(settled: &mut [Option<Settled>], answers: impl IntoIterator<Item = Settled>) {
+    let missing = settled.iter_mut().filter(|settled| settled.is_none());
+    missing.zip(answers).for_each(|(place, answer)| *place = Some(answer));
 }

@@ -43,6 +43,7 @@ impl<B: Backend> Step<'_, B> {
     /// Loads jobs with the windows that come after them, and all else that a move may touch of those
     /// that may go `back` or join another.
     async fn load_moving(&mut self, ids: &[JobId], back: &[JobId]) -> Result<()> {
+        self.decide_by_leases(ids);
         let jobs = ids.iter().copied().map(RowName::Job);
         self.load(jobs.chain(hanging_on(back))).await?;
         self.load_names(back).await?;
@@ -55,6 +56,7 @@ impl<B: Backend> Step<'_, B> {
 
     /// Loads a job and its effects.
     pub(crate) async fn load_effects(&mut self, id: JobId) -> Result<()> {
+        self.decide_by_leases(&[id]);
         self.load([RowName::Job(id), RowName::Effects(id)]).await
     }
 

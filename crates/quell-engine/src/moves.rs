@@ -15,12 +15,19 @@ use quell_core::{
 use crate::backend::{Backend, Index, Scan};
 use crate::backoff::Backoff;
 use crate::claim::Started;
-use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, too_much};
+use crate::engine::{Engine, halves, too_much};
 use crate::rows::RowName;
 use crate::step::{Windows, is_too_large, is_too_much, step};
 use crate::upkeep::job_of;
 use tracing::{error, warn};
 
+/// Rows that a renewal changes.
+pub(crate) const CHANGES_OF_A_RENEWAL: usize = 3;
+/// Rows that a start changes where it is of the common kind.
+pub(crate) const CHANGES_OF_A_START: usize = 5;
+/// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
+/// removed.
+pub(crate) const CHANGES_OF_AN_END: usize = 8;
 /// Rows that a key changes which is removed: its own, and where it stands among those that expire and
 /// those that name its job.
 const CHANGES_OF_A_KEY: usize = 3;

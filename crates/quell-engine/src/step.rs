@@ -389,6 +389,11 @@ impl<'b, B: Backend> Step<'b, B> {
         self.backend.newest_keyed(&mut self.tx, task, most).await
     }
 
+    /// Notes that it decides by the leases of these jobs, before it loads them.
+    pub(crate) fn decide_by_leases(&mut self, ids: &[JobId]) {
+        self.backend.decides_by_leases(&mut self.tx, ids);
+    }
+
     /// A job that is set aside, decoded again.
     pub(crate) async fn load_aside(&mut self, id: JobId) -> Result<Option<Row>> {
         self.backend.load_aside(&mut self.tx, id).await

@@ -12,7 +12,6 @@ use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::history::Sink;
 use quell_core::part::{Ids, Notifications};
-use quell_core::store::SettledAnswers;
 use quell_core::{
     Batch, Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location,
     NextDue, Now, Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, TaskName,
@@ -78,8 +77,6 @@ pub(crate) struct PostgresBackend {
     /// The errors of jobs that have started and cannot be decoded, until they are set aside.
     pub(crate) unreadable: Mutex<Vec<Error>>,
     pub(crate) drafts: Drafts,
-    /// The ends of calls that failed in another step.
-    pub(crate) answers: SettledAnswers,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -130,7 +127,6 @@ impl PostgresBackend {
             stripped: RwLock::default(),
             unreadable: Mutex::default(),
             drafts: Drafts::default(),
-            answers: SettledAnswers::default(),
             _tasks: tasks,
         }
     }
@@ -261,6 +257,10 @@ impl Backend for PostgresBackend {
         self.decode_aside(step, id).await
     }
 
+    fn decides_by_leases(&self, step: &mut Step, ids: &[JobId]) {
+        step.ending.extend(ids);
+    }
+
     async fn load_in_part(&self, step: &mut Step, id: JobId) -> Result<Option<Job>> {
         self.decode_in_part(step, id).await
     }
@@ -302,17 +302,13 @@ impl Backend for PostgresBackend {
         Ok(Some((self.renew(now, leases, lease).await?, Notifications::default())))
     }
 
-    async fn hot_settle_some(
+    async fn hot_settle(
         &self,
         now: Now,
         settlements: &[Settlement],
     ) -> Taken<Vec<Option<Settled>>> {
         let settled = self.settle_some(now, settlements).await?;
         Ok(settled.map(|settled| (settled, Notifications::default())))
-    }
-
-    fn keep_settled(&self, settled: &[Settled]) {
-        self.answers.keep(settled);
     }
 
     async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {

@@ -142,10 +142,6 @@ impl PostgresBackend {
         let jobs: Vec<JobId> =
             ids(|name| if let RowName::Job(id) = name { Some(*id) } else { None });
         self.load_jobs(step, &jobs, is_moving).await?;
-        // What hangs on an attempt changes only under its lease.
-        if names.iter().any(|name| matches!(name, RowName::Attempts(_) | RowName::Effects(_))) {
-            step.ending.extend(&jobs);
-        }
         let keys: BTreeSet<&TaskKey> = names
             .iter()
             .filter_map(|name| if let RowName::Key(key) = name { Some(key) } else { None })

@@ -14,7 +14,6 @@ use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
 use quell_core::history::Event;
 use quell_core::part::{Ids, Notifications, TaskKey};
-use quell_core::store::SettledAnswers;
 use quell_core::{
     Batch, Capabilities, Claim, Claimed, ClaimedJob, Error, Job, JobId, Key, Lease, NextDue, Now,
     Pruned, QueueName, Receipt, Renewal, Result, Settled, Settlement, TaskName, Timestamp,
@@ -43,8 +42,6 @@ pub(crate) struct RedisBackend {
     pub(crate) shard: Arc<Shard>,
     /// Whether the store records a history.
     pub(crate) records: bool,
-    /// Answers that callers have not received yet.
-    pub(crate) answers: SettledAnswers,
     /// The errors of jobs that were started although their rows cannot be decoded (R25).
     unreadable: Mutex<Vec<Error>>,
 }
@@ -60,9 +57,7 @@ impl From<Time> for shard::Time {
 
 impl RedisBackend {
     pub(crate) fn new(shard: Shard, records: bool) -> Self {
-        let (shard, answers, unreadable) =
-            (Arc::new(shard), SettledAnswers::default(), Mutex::default());
-        RedisBackend { shard, records, answers, unreadable }
+        RedisBackend { shard: Arc::new(shard), records, unreadable: Mutex::default() }
     }
 
     /// These events, where the store records a history.
@@ -295,16 +290,12 @@ impl Backend for RedisBackend {
         }))
     }
 
-    async fn hot_settle_some(
+    async fn hot_settle(
         &self,
         now: Now,
         settlements: &[Settlement],
     ) -> Taken<Vec<Option<Settled>>> {
         self.settle_some(now, settlements).await
-    }
-
-    fn keep_settled(&self, settled: &[Settled]) {
-        self.answers.keep(settled);
     }
 
     async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {

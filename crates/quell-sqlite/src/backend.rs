@@ -341,12 +341,13 @@ impl Backend for SqliteBackend {
     }
 
     /// Ends attempts that succeeded, and declines where one did not.
-    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
+    async fn hot_settle(
+        &self,
+        now: Now,
+        settlements: &[Settlement],
+    ) -> Taken<Vec<Option<Settled>>> {
         if !self.has_hot_paths {
             return Ok(None);
-        }
-        if settlements.is_empty() {
-            return Ok(Some((Vec::new(), Notifications::default())));
         }
         if !settlements.iter().all(|one| one.outcome.is_success()) {
             return Ok(None);
@@ -355,7 +356,7 @@ impl Backend for SqliteBackend {
         let (mut tx, succeeded) = self.write(opening).await?;
         let settled = tx.succeed(settlements, &succeeded).await?;
         tx.fold_inbox().await?;
-        Ok(Some((settled, self.end(tx).await?)))
+        Ok(Some((settled.into_iter().map(Some).collect(), self.end(tx).await?)))
     }
 
     async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {

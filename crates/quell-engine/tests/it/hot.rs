@@ -8,14 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
 use quell_conformance::Rig;
-use quell_conformance::rig::{plain, secs};
+use quell_conformance::rig::{lease, plain, secs};
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, Notifications};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue, Now,
-    Operation, Receipt, Renewal, Result, Retention, Root, Scope, Settled, SettledAs, Settlement,
-    Steps, Store, Wakeups,
+    Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Error, ErrorKind, Job, JobId,
+    JobState, Lease, NextDue, Now, Operation, Outcome, Receipt, Renewal, Result, Retention, Root,
+    Scope, Settled, SettledAs, Settlement, Steps, Store, Wakeups,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen,
@@ -24,7 +24,8 @@ use quell_engine::{
 
 use crate::over_maps::over_maps;
 
-/// Maps that take every second hot operation by themselves, and show what each commit changes.
+/// Maps that take every second hot operation by themselves, ends by halves, and show what each commit
+/// changes.
 #[derive(Debug)]
 struct Watched {
     maps: Maps,
@@ -34,12 +35,24 @@ struct Watched {
     changed: Arc<Mutex<Changes>>,
     /// A commit that changes more rows meets another step.
     most_rows: usize,
+    /// Rows that the engine plans one step for.
+    most_changes: usize,
+    /// How many commits of steps come before one that fails.
+    commits_left: Arc<AtomicU64>,
 }
 
 impl Watched {
     fn new() -> Self {
         let (offered, changed) = (Arc::default(), Arc::default());
-        Watched { maps: Maps::new(Rig::START), hot: None, offered, changed, most_rows: usize::MAX }
+        Watched {
+            maps: Maps::new(Rig::START),
+            hot: None,
+            offered,
+            changed,
+            most_rows: usize::MAX,
+            most_changes: usize::MAX,
+            commits_left: Arc::new(AtomicU64::new(u64::MAX)),
+        }
     }
 
     fn with_hot_paths(self) -> Self {
@@ -54,11 +67,20 @@ over_maps!(Watched {
         changes: Changes,
         news: &Notifications,
     ) -> Result<Committed> {
+        let left = &self.commits_left;
+        let one_less = |left: u64| left.checked_sub(1);
+        if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_err() {
+            return Err(Error::new(ErrorKind::Unavailable, "no commit is left"));
+        }
         if changes.rows.len() > self.most_rows {
             return Ok(Committed::Conflict);
         }
         *self.changed.lock().unwrap() = changes.clone();
         self.maps.commit(tx, changes, news).await
+    }
+
+    fn most_changes(&self) -> usize {
+        self.most_changes
     }
 
     async fn hot_enqueue(&self, now: Now, batches: &[Batch]) -> Taken<Vec<Result<Vec<Receipt>>>> {
@@ -82,10 +104,15 @@ over_maps!(Watched {
         Ok(Some((Steps::renew(hot, now, leases, lease).await?, Notifications::default())))
     }
 
-    async fn hot_settle(&self, now: Now, settlements: &[Settlement]) -> Taken<Vec<Settled>> {
+    async fn hot_settle(
+        &self,
+        now: Now,
+        settlements: &[Settlement],
+    ) -> Taken<Vec<Option<Settled>>> {
         let Some(hot) = self.turn() else { return Ok(None) };
         let mut wakeups = hot.wakeups();
-        let settled = Steps::settle(hot, now, settlements.to_vec()).await?;
+        let some = settlements[..settlements.len().div_ceil(2)].to_vec();
+        let settled = Steps::settle(hot, now, some).await?;
         let goes_on = |became| matches!(became, SettledAs::Scheduled { .. } | SettledAs::Refused);
         let ended = settled.iter().filter(|settled| !goes_on(settled.became));
         let mut news = Notifications::default();
@@ -93,7 +120,7 @@ over_maps!(Watched {
         while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
             news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));
         }
-        Ok(Some((settled, news)))
+        Ok(Some((settled.into_iter().map(Some).collect(), news)))
     }
 
     async fn hot_next_due(&self, now: Now, (queue, tasks): TasksOf<'_>) -> Result<Option<NextDue>> {
@@ -138,6 +165,46 @@ async fn r37_a_prune_that_meets_other_calls_removes_fewer() {
     let now = rig.now() + secs(10);
     let removed = rig.pruned(now, &Retention { succeeded: Some(secs(1)), dead: None }, 64).await;
     assert!(removed.jobs > 0 && removed.more, "{removed:?}");
+}
+
+/// Ends four attempts, where the commit of a step after `commits` others fails, and says how many ended.
+async fn ends_again_after(backend: Watched, commits: u64) -> usize {
+    let left = Arc::clone(&backend.commits_left);
+    let rig = Rig::new(crate::opened(Engine::new(backend)));
+    for _ in 0..4 {
+        rig.trigger(plain("1")).await;
+    }
+    let jobs = rig.claim().await;
+    assert_eq!(jobs.len(), 4);
+    let of = |job| Settlement { lease: lease(job), outcome: Outcome::succeeded() };
+    let settle = async || {
+        let settled = rig.store.settle(Some(rig.now()), jobs.iter().map(of).collect()).await;
+        settled.map(|settled| settled.into_iter().map(|one| one.became).collect::<Vec<_>>())
+    };
+    left.store(commits, Ordering::SeqCst);
+    assert_eq!(settle().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let mut ended = 0;
+    for job in &jobs {
+        ended += usize::from(rig.job(job.id).await.state == JobState::Succeeded);
+    }
+    left.store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(settle().await.unwrap(), [SettledAs::Succeeded; 4]);
+    assert_eq!(settle().await.unwrap(), [SettledAs::Refused; 4], "each is answered once");
+    ended
+}
+
+#[tokio::test]
+async fn r21_what_has_ended_in_a_step_before_one_that_failed_is_answered_later() {
+    let of_two = Watched { most_changes: 16, ..Watched::new() };
+    assert_eq!(ends_again_after(of_two, 1).await, 2);
+}
+
+#[tokio::test]
+async fn r21_what_a_hot_path_ended_before_a_step_failed_is_answered_later() {
+    let backend = Watched::new().with_hot_paths();
+    // The operations before it are offered, too.
+    let offered = Arc::new(AtomicU64::new(0));
+    assert_eq!(ends_again_after(Watched { offered, ..backend }, 0).await, 2);
 }
 
 /// A store that compares what each operation changes with its scope.

@@ -1,6 +1,5 @@
 //! Renewing leases (R21), and ending attempts that succeeded.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use quell_core::history::Event;
@@ -38,38 +37,16 @@ impl PostgresBackend {
         Ok(leases.iter().map(|lease| renewed.get(lease).copied().into()).collect())
     }
 
-    /// Ends attempts where all of the call succeeded, but for those that have ended already in a call that
-    /// failed; none where there is another outcome among them.
+    /// Ends attempts where all of the call succeeded; none where there is another outcome among them.
     pub(crate) async fn settle_some(
         &self,
         now: Now,
         settlements: &[Settlement],
     ) -> Result<Option<Vec<Option<Settled>>>> {
-        let mut settled = self.answers.take(settlements);
-        let left = if settled.iter().any(Option::is_some) {
-            let left = settlements.iter().zip(&settled).filter(|(_, done)| done.is_none());
-            Cow::Owned(left.map(|(one, _)| one.clone()).collect())
-        } else {
-            Cow::Borrowed(settlements)
-        };
-        let ended = self.settle_common(now, &left).await.inspect_err(|_| {
-            self.answers.keep(settled.iter().flatten());
-        });
-        let mut ended = ended?.into_iter();
-        let missing = settled.iter_mut().filter(|settled| settled.is_none());
-        missing.for_each(|settled| *settled = ended.next());
-        Ok(settled.iter().any(Option::is_some).then_some(settled))
-    }
-
-    /// The answers to attempts that all succeeded; none where there is another outcome among them.
-    async fn settle_common(&self, now: Now, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        if settlements.is_empty() {
-            return Ok(Vec::new());
-        }
         // That of the claim is among them.
         self.expect_deltas(2).await;
         if settlements.iter().all(|one| one.outcome.is_success()) {
-            return self.settle_well(now, settlements).await;
+            return self.settle_well(now, settlements).await.map(Some);
         }
         // A caller's transaction that ends a job leaves its lease alone.
         let ended =
@@ -78,6 +55,6 @@ impl PostgresBackend {
         if !leases.is_empty() {
             one_shot(&self.pool, &self.sql, forget_query(&self.sql, &leases)).await?;
         }
-        Ok(Vec::new())
+        Ok(None)
     }
 }

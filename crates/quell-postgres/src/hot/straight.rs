@@ -2,8 +2,6 @@
 //!
 //! Each has a longer way in `store`, for what it does not cover.
 
-use std::collections::BTreeMap;
-use std::iter;
 use std::time::Instant;
 
 use quell_core::history::Event;
@@ -19,10 +17,9 @@ use tracing::debug;
 use crate::backend::PostgresBackend;
 use crate::hot::claim::{Straight, decode_straight, straight_query};
 use crate::hot::settle::{Succeeded, decode_succeeded, succeed_query};
-use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::sql::PgQuery;
-use crate::tx::{Outgoing, first, one_shot, one_shot_in_order};
+use crate::tx::{Outgoing, first, one_shot_in_order};
 use crate::write::insert_plain;
 
 impl PostgresBackend {
@@ -91,36 +88,16 @@ impl PostgresBackend {
         Ok(Some(claimed))
     }
 
-    /// Ends attempts that all succeeded: one statement.
-    ///
-    /// # Errors
-    /// Where leases seem to have expired and cannot be looked at again. What has ended is kept for the next
-    /// call.
+    /// Ends attempts that all succeeded: one statement. Those whose leases seem to have expired have no
+    /// answer: a renewal of theirs may be in flight, and a step waits for it (R21).
     pub(crate) async fn settle_well(
         &self,
         now: Now,
         settlements: &[Settlement],
-    ) -> Result<Vec<Settled>> {
+    ) -> Result<Vec<Option<Settled>>> {
         let query = succeed_query(&self.sql, self.asked(now), settlements);
         let (rows, _ordered) = self.one_shot(query).await?;
-        let succeeded = decode_succeeded(&rows)?;
-        let is_refused = |one: &&Settlement| !succeeded.leases.contains(&one.lease);
-        let refused: Vec<Settlement> = settlements.iter().filter(is_refused).cloned().collect();
-        let (mut again, mut failed) = (None, None);
-        if !refused.is_empty() {
-            match self.settle_again(now, &refused).await {
-                Ok(more) => again = Some(more),
-                // R21: their leases may hold, so they are not refused.
-                Err(error) => failed = Some(error),
-            }
-        }
-        // Each ended when its own statement ran: what it held back may have started since.
-        let latest = again.as_ref().map_or(succeeded.now, |again| again.now.max(succeeded.now));
-        let (mut ended, mut freed) = (BTreeMap::new(), Vec::new());
-        for Succeeded { now, leases, freed: of_these } in iter::once(succeeded).chain(again) {
-            ended.extend(leases.into_iter().map(|lease| (lease, now)));
-            freed.extend(of_these);
-        }
+        let Succeeded { now, mut leases, freed } = decode_succeeded(&rows)?;
         let mut news = Outgoing::default();
         let lanes: Vec<i32> = freed.iter().map(|(lane, _)| *lane).collect();
         if let Err(error) = self.know_lanes(&lanes).await {
@@ -132,39 +109,23 @@ impl PostgresBackend {
                 news.wake(&lane.queue, *due);
             }
         }
-        if !ended.is_empty() {
+        if !leases.is_empty() {
             self.free_slots(&mut news);
         }
         if self.ends.are_awaited() {
-            news.ended.extend(ended.keys().map(|lease| lease.job));
+            news.ended.extend(leases.iter().map(|lease| lease.job));
         }
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let lease = settlement.lease;
             // A lease that is settled twice in one call counts once.
-            let at = ended.remove(&lease);
-            if at.is_none() && failed.is_some() {
-                continue;
+            let became = leases.remove(&lease).then_some(SettledAs::Succeeded);
+            if let Some(became) = became.filter(|_| self.history.is_some()) {
+                news.events.push(Event::settled(now, settlement, became));
             }
-            let became = at.map_or(SettledAs::Refused, |_| SettledAs::Succeeded);
-            if self.history.is_some() {
-                news.events.push(Event::settled(at.unwrap_or(latest), settlement, became));
-            }
-            settled.push(Settled { lease, became });
+            settled.push(became.map(|became| Settled { lease, became }));
         }
-        self.publish(latest, news);
-        if let Some(error) = failed {
-            self.answers.keep(&settled);
-            return Err(error);
-        }
+        self.publish(now, news);
         Ok(settled)
-    }
-
-    /// Retries the settlements of attempts whose leases had expired: a renewal may have been in flight.
-    async fn settle_again(&self, now: Now, refused: &[Settlement]) -> Result<Succeeded> {
-        let wait = wait_query(&self.sql, refused.iter().map(|one| &one.lease));
-        one_shot(&self.pool, &self.sql, wait).await?;
-        let again = succeed_query(&self.sql, self.asked(now), refused);
-        decode_succeeded(&one_shot(&self.pool, &self.sql, again).await?)
     }
 }

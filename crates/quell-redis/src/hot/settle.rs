@@ -35,28 +35,22 @@ struct End<'s> {
 }
 
 impl RedisBackend {
-    /// Ends those attempts that scripts may end; the others have no answer. None where there are none of
-    /// those.
+    /// Ends those attempts that a script may end, of the first that one takes; the others have no answer.
+    /// None where there are none of those.
     pub(crate) async fn settle_some(
         &self,
         now: Now,
         settlements: &[Settlement],
     ) -> Taken<Vec<Option<Settled>>> {
-        let mut settled = self.answers.take(settlements);
-        // Whether callers were notified of these is unknown.
-        let kept = settled.iter().flatten().filter(|one| one.became == SettledAs::Succeeded);
-        let ended = kept.map(|one| one.lease.job).collect();
-        let mut news = Notifications { ended, ..Notifications::default() };
         let mut ends = self.common_ends(settlements);
-        ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
-        for ends in ends.chunks(MOST_ENDS) {
-            let new = (&mut settled[..], &mut news);
-            if let Err(error) = self.settle_ends(now, settlements, ends, new).await {
-                self.answers.keep(settled.iter().flatten());
-                return Err(error);
-            }
+        let looked_at = settlements.len().min(MOST_ENDS);
+        ends.retain(|(place, _)| *place < looked_at);
+        let mut settled = vec![None; looked_at];
+        let mut news = Notifications::default();
+        if !ends.is_empty() {
+            self.settle_ends(now, settlements, &ends, (&mut settled, &mut news)).await?;
         }
-        self.shard.held.forget(settlements.iter().map(|one| one.lease.job));
+        self.shard.held.forget(settlements.iter().take(looked_at).map(|one| one.lease.job));
         Ok(settled.iter().any(Option::is_some).then_some((settled, news)))
     }
 
