@@ -144,6 +144,13 @@ impl Book {
         self.processes.lost(act, from, to).map(ToOwned::to_owned)
     }
 
+    /// Why a claim between these times may have passed a job over that no event shows as held, if it may.
+    #[must_use]
+    pub fn was_held(&self, from: Timestamp, to: Timestamp) -> Option<String> {
+        let may = !self.slack.is_zero() && self.processes.held_for_failed(from, to);
+        may.then(|| "a call that failed may have held the job".to_owned())
+    }
+
     /// Why something may have happened that no event of this record began, if it may: before its first
     /// event, or in a process whose record is not given.
     #[must_use]

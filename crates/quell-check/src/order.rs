@@ -311,8 +311,11 @@ impl Line {
             found.holds("P23");
             return;
         };
+        let done = line.seen_from().unwrap_or(*t);
         let excuse = moved_ahead(book, view, *t).or_else(|| book.missing(view, *t));
-        if let Some(why) = excuse.or_else(|| book.missing(job, *t)) {
+        let excuse = excuse.or_else(|| book.missing(job, *t));
+        let excuse = excuse.or_else(|| book.was_held(line.looked_from(*t), done));
+        if let Some(why) = excuse {
             found.cannot("P23", why);
             return;
         }
@@ -321,7 +324,6 @@ impl Line {
         if book.slack.is_zero() {
             found.broken("P23", shown, message);
         } else {
-            let done = line.seen_from().unwrap_or(*t);
             let passed = Passed { done, by: line.p.clone(), shown, message };
             self.passed.entry(*other).or_default().push(passed);
         }

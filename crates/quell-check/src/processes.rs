@@ -11,6 +11,8 @@
 //!   death, but for statements that a server still finished: [`AFTER_DEATH`].
 //! - A live process records a call without an answer and its duration ([`Event::Unanswered`]). The
 //!   store may have committed it in that time, or a little later.
+//! - A live process records a call that failed and its duration ([`Event::CallFailed`]), too. The store may
+//!   have held rows for it in that time, or a little longer where the client fell silent.
 //! - A process that has recorded work (claims, ends of attempts) but no operator's act, such as a
 //!   pause or a cancel, was not in the middle of its first one.
 //!
@@ -111,6 +113,8 @@ const SILENT: &[&str] =
 pub struct Processes {
     each: BTreeMap<String, Process>,
     gaps: Vec<Gap>,
+    /// From when to when the store may have held rows for calls that failed.
+    failed: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Processes {
@@ -150,9 +154,10 @@ impl Processes {
         let mut gaps: Vec<Gap> =
             each.values().filter(|process| !process.ended).map(last_moments).collect();
         // A recorder that numbers all lines also records commits whose answers were lost.
-        let lines = lines.iter().filter(|line| line.n.is_none());
-        gaps.extend(lines.filter_map(|line| unanswered(&line.event, trusted)));
-        Processes { each, gaps }
+        let numbered = lines.iter().filter(|line| line.n.is_none());
+        gaps.extend(numbered.filter_map(|line| unanswered(&line.event, trusted)));
+        let failed = lines.iter().filter_map(|line| failed(&line.event, trusted)).collect();
+        Processes { each, gaps, failed }
     }
 
     /// How many there are.
@@ -172,6 +177,12 @@ impl Processes {
         self.gaps.is_empty()
     }
 
+    /// Whether the store may have held rows between these times for a call that failed.
+    #[must_use]
+    pub fn held_for_failed(&self, from: Timestamp, to: Timestamp) -> bool {
+        self.failed.iter().any(|(since, t)| *since < to && from < *t)
+    }
+
     /// Why such an event between these times may be missing, if it may.
     #[must_use]
     pub fn lost(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<&'static str> {
@@ -185,6 +196,12 @@ impl Processes {
         };
         self.gaps.iter().find(may).map(|gap| gap.why)
     }
+}
+
+/// When the store may have held rows for a call that failed; `trusted` is whether hosts' clocks agree with the store's.
+fn failed(event: &Event, trusted: bool) -> Option<(Timestamp, Timestamp)> {
+    let Event::CallFailed { t, since, .. } = event else { return None };
+    Some(if trusted { (*since, *t + AFTER_DEATH) } else { (Timestamp::MIN, Timestamp::MAX) })
 }
 
 /// The gap that a call without an answer leaves; `trusted` is whether hosts' clocks agree with the

@@ -300,6 +300,30 @@ fn checker_knows_when_a_call_may_have_held_what_a_claim_passed_over() {
     assert!(!broke(Some(3 * second)));
 }
 
+/// A call that fails holds rows until the store gives it up, and a claim passes them over.
+#[test]
+fn checker_knows_when_a_call_that_failed_may_have_held_what_a_claim_passed_over() {
+    let broke = |failed: Option<(u64, u64)>| {
+        let first = keyed(window(10, 1, "quiet"), "other", 1);
+        let windows = [first, window(20, 2, "quiet")];
+        let call =
+            |(since, t)| json!({"event": "call_failed", "since": since, "t": t, "call": "claim"});
+        let failed: Vec<Value> = failed.map(call).into_iter().collect();
+        let mut claims = process("worker", true, &[worker(2), claimed(14_000_000, 2, 2, 1)]);
+        claims[2].c = Some(Timestamp::from_micros(13_000_000));
+        let files = [process("two", true, &windows), process("fails", true, &failed), claims];
+        let (report, text) = judged(&files);
+        let cases = &report.cases["P23"];
+        assert_eq!(cases.judged + cases.unjudged.values().sum::<u64>(), 1, "{text}");
+        report.broke("P23")
+    };
+    assert!(broke(None));
+    assert!(broke(Some((2_000_000, 7_900_000))), "it failed long before the claim");
+    assert!(broke(Some((14_100_000, 15_000_000))), "the claim was over before");
+    assert!(!broke(Some((2_000_000, 8_100_000))), "its client may have been silent");
+    assert!(!broke(Some((13_900_000, 15_000_000))));
+}
+
 /// A claim reads the clock, and another process is refused a dedup key before it commits.
 #[test]
 fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {

@@ -43,14 +43,13 @@ impl Guarded {
         Guarded { observer, ..self }
     }
 
-    /// A call that writes. Records it if it gets no answer: it was dropped, or its outcome is unknown.
+    /// A call that writes. Records it if the store could not complete it, and if it gets no answer: it was
+    /// dropped, or its outcome is unknown.
     async fn write<R>(&self, call: &str, answer: impl Future<Output = Result<R>>) -> Result<R> {
-        let (clock, history) = (self.clock.as_ref(), self.history.as_ref());
-        let mut wait = Wait { history, clock, call, since: clock.now() };
+        let history = self.history.as_ref();
+        let mut wait = Wait { history, clock: self.clock.as_ref(), call, since: self.clock.now() };
         let answer = write(call, answer).await;
-        if !matches!(&answer, Err(error) if error.is_unknown_outcome()) {
-            wait.history = None;
-        }
+        wait.ended(&answer);
         answer
     }
 
@@ -72,11 +71,29 @@ struct Wait<'c> {
     since: Timestamp,
 }
 
+impl Wait<'_> {
+    /// An answer came.
+    fn ended<R>(&mut self, answer: &Result<R>) {
+        match answer {
+            Err(error) if error.is_unknown_outcome() => return,
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.record(|t, since, call| Event::CallFailed { t, since, call });
+            }
+            _ => {}
+        }
+        self.history = None;
+    }
+
+    fn record(&self, event: impl FnOnce(Timestamp, Timestamp, String) -> Event) {
+        if let Some(history) = self.history {
+            history.record(&event(self.clock.now(), self.since, self.call.to_owned()));
+        }
+    }
+}
+
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let Some(history) = self.history else { return };
-        let (t, since, call) = (self.clock.now(), self.since, self.call.to_owned());
-        history.record(&Event::Unanswered { t, since, call });
+        self.record(|t, since, call| Event::Unanswered { t, since, call });
     }
 }
 
@@ -217,25 +234,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn r39_a_call_without_an_answer_is_on_record_and_one_with_an_answer_is_not() {
+    async fn r39_a_call_that_failed_or_has_no_answer_is_on_record_and_no_other() {
         let recorder = Arc::new(Recorder::default());
         let sink: Sink = Arc::<Recorder>::clone(&recorder);
         let inner = Arc::new(MemoryStore::new(Timestamp::from_secs(0)));
         let store = Guarded::new(inner, Arc::new(SystemClock::new()), Some(sink));
         let fails = |kind| async move { Err::<(), _>(Error::new(kind, "it fails")) };
         store.write("done", async { Ok(()) }).await.unwrap();
-        store.write("refused", fails(ErrorKind::Unavailable)).await.unwrap_err();
+        store.write("refused", fails(ErrorKind::Invalid)).await.unwrap_err();
         assert_eq!(*recorder.0.lock().unwrap(), []);
 
+        store.write("fails", fails(ErrorKind::Unavailable)).await.unwrap_err();
         store.write("unknown", fails(ErrorKind::UnknownOutcome)).await.unwrap_err();
         store.write::<()>("panics", async { panic!("the call panics") }).await.unwrap_err();
         assert!(store.write::<()>("dropped", std::future::pending()).now_or_never().is_none());
         let events = recorder.0.lock().unwrap();
         let calls = events.iter().map(|event| match event {
-            Event::Unanswered { t, since, call } if since <= t => call.as_str(),
+            Event::Unanswered { t, since, call } if since <= t => (call.as_str(), true),
+            Event::CallFailed { t, since, call } if since <= t => (call.as_str(), false),
             other => panic!("{other:?}"),
         });
-        assert_eq!(calls.collect::<Vec<_>>(), ["unknown", "panics", "dropped"]);
+        let expected = [("fails", false), ("unknown", true), ("panics", true), ("dropped", true)];
+        assert_eq!(calls.collect::<Vec<_>>(), expected);
     }
 
     /// What a store records within a call says when the call was made; nothing else does.

@@ -75,6 +75,7 @@ impl Event {
             Event::Begin { .. }
             | Event::End
             | Event::Unanswered { .. }
+            | Event::CallFailed { .. }
             | Event::Record { .. }
             | Event::TriggerInvoke { .. }
             | Event::TriggerOk { .. }

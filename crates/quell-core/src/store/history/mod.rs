@@ -75,6 +75,16 @@ pub enum Event {
         /// The name of the call.
         call: String,
     },
+    /// A writing call of the store failed and changed nothing, as the store could not complete it. It may
+    /// have held rows meanwhile, which claims pass over.
+    CallFailed {
+        /// When the caller received the error, on its clock.
+        t: Timestamp,
+        /// When the call was made, on the same clock.
+        since: Timestamp,
+        /// The name of the call.
+        call: String,
+    },
     /// What a test promises of the whole record.
     Record {
         /// Whether every fault is in it.

@@ -110,18 +110,19 @@ fn violations(printed: &str) -> Vec<(&str, &str)> {
 }
 
 /// All that the histories have of the jobs of violations, in the order in which it was written, with the
-/// calls without an answer around them: what came later explains most violations.
+/// calls around them that failed or had no answer: what came later explains most violations.
 fn all_about(folder: &Path, printed: &str) -> String {
     /// How many lines are shown.
     const MOST: usize = 200;
-    /// How close a call without an answer is.
+    /// How close such a call is.
     const NEAR: u64 = 5_000_000;
     let parsed = |text: &str| -> Vec<Value> {
         text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect()
     };
     let shown = parsed(printed);
     let is_about = |line: &Value| {
-        shown.iter().any(|shown| match line["event"] == "unanswered" {
+        let is_call = matches!(line["event"].as_str(), Some("unanswered" | "call_failed"));
+        shown.iter().any(|shown| match is_call {
             true => shown["w"]
                 .as_i64()
                 .zip(line["w"].as_i64())
