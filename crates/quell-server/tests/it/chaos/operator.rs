@@ -8,7 +8,7 @@ use quell::history::Sink;
 use quell::queue::{QueueSettings, TaskSettings};
 use quell::schedule::{ScheduleName, ScheduleState};
 use quell::store::Store;
-use quell::{Job, Quell, QueueName, TaskName, Timestamp};
+use quell::{Job, JobState, Quell, QueueName, TaskName, Timestamp};
 use quell_server::history::FileSink;
 
 use super::judge::Pause;
@@ -86,7 +86,16 @@ impl Operator {
     /// Puts dead jobs back (R26).
     pub(super) async fn redrive(&self, dead: &[Job]) {
         for job in dead {
-            self.quell.dead().redrive(job.id).await.unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            while let Err(error) = self.quell.dead().redrive(job.id).await {
+                assert!(Instant::now() < deadline, "job {} cannot be redriven: {error}", job.id);
+                // A call without an answer may have done it.
+                let now = self.store.job(job.id).await;
+                if matches!(now, Ok(Some(now)) if now.state != JobState::Dead) {
+                    break;
+                }
+                rest().await;
+            }
         }
     }
 
