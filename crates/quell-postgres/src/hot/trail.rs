@@ -31,8 +31,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 const UNTOLD: Duration = Duration::from_millis(500);
 /// A trail whose next claim from the head is overdue for so long is forgotten when another begins.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// What was due this long ago has been committed, but for the rare transaction that takes longer.
-/// In microseconds.
+/// What was due this long before a claim began has been committed by then, but for the rare transaction
+/// that takes longer. In microseconds.
 const COMMITS: i64 = 20_000;
 
 /// The last claims of each queue, by the tasks that they know: a claim from the head finds no others.
@@ -215,7 +215,9 @@ impl Trails {
         (now, expiry): (Timestamp, Option<Timestamp>),
         reached: &[Reached],
     ) {
-        let committed = Timestamp::from_micros(now.as_micros().saturating_sub(COMMITS));
+        // What was committed since it began it may not have seen, whenever it read the clock.
+        let before = i64::try_from(took.as_micros()).unwrap_or(i64::MAX).saturating_add(COMMITS);
+        let committed = Timestamp::from_micros(now.as_micros().saturating_sub(before));
         self.with(claim, |trail| {
             let is_newest = from.step > trail.noted;
             if is_newest {
@@ -324,6 +326,17 @@ mod tests {
         let after = trails.next(&claim()).read;
         note(&trails, after, Duration::ZERO, 30, None);
         assert_eq!(place(&trails), 30, "it was seen");
+    }
+
+    /// A statement reads the clock after the rows, on a busy machine long after.
+    #[test]
+    fn r30_the_next_claim_begins_where_all_was_committed_before_the_last_one() {
+        let trails = trails();
+        for (took, next) in [(0, 999), (30, 969), (0, 999)] {
+            let read = trails.next(&claim()).read;
+            note(&trails, read, Duration::from_secs(took), 1_000, None);
+            assert_eq!(place(&trails), next, "it took {took} s");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use quell_conformance::rig::plain;
+use quell_conformance::rig::{plain, until};
 use quell_core::{Batch, Outcome, Store, When};
 use quell_core::{NewTrigger, Timestamp};
 use quell_postgres::PostgresStore;
@@ -142,6 +142,50 @@ async fn r30_r39_a_job_that_nobody_was_told_of_is_started_beside_others() {
     run(&store, 3).await;
     slip_in(&scene);
     is_started(&store).await;
+}
+
+/// A claim reads the clock after its rows, on a busy machine long after. It has not seen what is committed
+/// in between.
+#[tokio::test]
+async fn r30_r39_a_job_that_is_committed_before_a_claim_reads_the_clock_is_started_next() {
+    const DELAY: Duration = Duration::from_secs(2);
+    let scene = Scene::new();
+    let store = scene.store().await;
+    trigger(&store, NewTrigger { when: When::After(DELAY), ..plain("2") }).await;
+    let lock = format!("(hashtext('{}'))", scene.schema());
+    scene.sql(&format!(
+        "create or replace function quell.peek(asked bigint, seen bigint) returns bigint
+         language plpgsql volatile as $$
+         begin
+             perform pg_advisory_xact_lock_shared{lock};
+             return (select r.now from quell.reckon(asked, seen) r);
+         end
+         $$"
+    ));
+    let mut db = scene.connect().await;
+    let call = |name: &str| sqlx::AssertSqlSafe(format!("select {name}{lock}"));
+    sqlx::raw_sql(call("pg_advisory_lock")).execute(&mut db).await.unwrap();
+    let meanwhile = async {
+        let waits = format!(
+            "select count(*) from pg_stat_activity
+              where wait_event = 'advisory' and query like '%{}%peek(%'",
+            scene.schema()
+        );
+        until("the claim waits", async || scene.sql(&waits) != "0").await;
+        scene.sql(
+            "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload)
+             select nextval('quell.job_id'), now, now, lane_id, task_id, '1'
+               from quell.job, (select (extract(epoch from clock_timestamp()) * 1000000)::bigint) c (now)",
+        );
+        // Longer than what any commit takes.
+        tokio::time::sleep(DELAY + Duration::from_millis(60)).await;
+        sqlx::raw_sql(call("pg_advisory_unlock")).execute(&mut db).await.unwrap();
+    };
+    let (first, ()) = tokio::join!(claim(&store, None, 1), meanwhile);
+    assert_eq!(first.jobs[0].payload.as_str(), "2");
+    trigger(&store, plain("2")).await;
+    let next = claim(&store, None, 1).await;
+    assert_eq!(next.jobs[0].payload.as_str(), "1");
 }
 
 /// A claim that finds nothing says when to look again, where it has not looked at everything.
