@@ -154,8 +154,8 @@ impl Processes {
         let mut gaps: Vec<Gap> =
             each.values().filter(|process| !process.ended).map(last_moments).collect();
         // A recorder that numbers all lines also records commits whose answers were lost.
-        let numbered = lines.iter().filter(|line| line.n.is_none());
-        gaps.extend(numbered.filter_map(|line| unanswered(&line.event, trusted)));
+        let unnumbered = lines.iter().filter(|line| line.n.is_none());
+        gaps.extend(unnumbered.filter_map(|line| unanswered(&line.event, trusted)));
         let failed = lines.iter().filter_map(|line| failed(&line.event, trusted)).collect();
         Processes { each, gaps, failed }
     }
@@ -198,22 +198,26 @@ impl Processes {
     }
 }
 
-/// When the store may have held rows for a call that failed; `trusted` is whether hosts' clocks agree with the store's.
-fn failed(event: &Event, trusted: bool) -> Option<(Timestamp, Timestamp)> {
-    let Event::CallFailed { t, since, .. } = event else { return None };
-    Some(if trusted { (*since, *t + AFTER_DEATH) } else { (Timestamp::MIN, Timestamp::MAX) })
+/// When the store may have worked on a call that its client ended at `t`; `trusted` is whether hosts'
+/// clocks agree with the store's.
+fn worked_on(since: Timestamp, t: Timestamp, trusted: bool) -> (Timestamp, Timestamp) {
+    if trusted { (since, t + AFTER_DEATH) } else { (Timestamp::MIN, Timestamp::MAX) }
 }
 
-/// The gap that a call without an answer leaves; `trusted` is whether hosts' clocks agree with the
-/// store's.
+/// When the store may have held rows for a call that failed.
+fn failed(event: &Event, trusted: bool) -> Option<(Timestamp, Timestamp)> {
+    let Event::CallFailed { t, since, .. } = event else { return None };
+    Some(worked_on(*since, *t, trusted))
+}
+
+/// The gap that a call without an answer leaves.
 fn unanswered(event: &Event, trusted: bool) -> Option<Gap> {
     let Event::Unanswered { t, since, call } = event else { return None };
     if SILENT.contains(&call.as_str()) {
         return None;
     }
     let operates = OPERATING.contains(&call.as_str());
-    let (from, to) =
-        if trusted { (*since, *t + AFTER_DEATH) } else { (Timestamp::MIN, Timestamp::MAX) };
+    let (from, to) = worked_on(*since, *t, trusted);
     Some(Gap { why: UNANSWERED, works: !operates, operates, from, to })
 }
 
