@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::future::Future;
 
 use quell_core::part::Notifications;
+use quell_core::store::SettledAnswers;
 use quell_core::{
     Batch, Claim, Claimed, Error, ErrorKind, JobId, Now, Receipt, Result, Settled, SettledAs,
     Settlement, unreadable,
@@ -179,8 +180,9 @@ impl<B: Backend> Engine<B> {
             self.spread(Notifications { ended, ..Notifications::default() });
         }
         let mut new = Vec::with_capacity(settlements.len());
-        let done = self.settle_new(now, unanswered(settlements, &settled), &mut new).await;
-        fill(&mut settled, new.into_iter().flatten());
+        let done =
+            self.settle_new(now, SettledAnswers::unanswered(settlements, &settled), &mut new).await;
+        SettledAnswers::fill(&mut settled, new.into_iter().flatten());
         if let Err(error) = done {
             // By their leases: those after a missing one are not in their places.
             self.answers.keep(settled.iter().flatten());
@@ -202,10 +204,10 @@ impl<B: Backend> Engine<B> {
             let mut some = taken.unwrap_or_else(|| vec![None; left.len()]);
             some.resize(some.len().clamp(1, left.len()), None);
             let rest = left.split_off(some.len());
-            let by_steps = unanswered(left, &some);
+            let by_steps = SettledAnswers::unanswered(left, &some);
             let mut ended = Vec::with_capacity(by_steps.len());
             let done = self.settle_all(now, &by_steps, &mut ended).await;
-            fill(&mut some, ended);
+            SettledAnswers::fill(&mut some, ended);
             settled.append(&mut some);
             done?;
             left = rest;
@@ -236,19 +238,4 @@ impl<B: Backend> Engine<B> {
         }
         Ok(())
     }
-}
-
-/// The settlements that have no answer yet.
-fn unanswered(settlements: Vec<Settlement>, answers: &[Option<Settled>]) -> Vec<Settlement> {
-    if answers.iter().all(Option::is_none) {
-        return settlements;
-    }
-    let all = settlements.into_iter().zip(answers);
-    all.filter(|(_, answer)| answer.is_none()).map(|(one, _)| one).collect()
-}
-
-/// Puts answers where none is yet, in their order.
-fn fill(settled: &mut [Option<Settled>], answers: impl IntoIterator<Item = Settled>) {
-    let missing = settled.iter_mut().filter(|settled| settled.is_none());
-    missing.zip(answers).for_each(|(place, answer)| *place = Some(answer));
 }

@@ -228,40 +228,33 @@ impl<D: Directory> Steps for Sharded<D> {
             return only.settle(now, settlements).await;
         }
         // Ends that committed although an earlier call failed on another shard.
-        let known = self.answers.take(&settlements);
+        let mut answers = self.answers.take(&settlements);
+        let new = SettledAnswers::unanswered(settlements, &answers);
+        let parts = self.by_shard(&new, |one| one.lease.job).await;
+        let parts = parts.inspect_err(|_| self.answers.keep(answers.iter().flatten()))?;
+        let asked = parts
+            .into_iter()
+            .map(async |(shard, places, part)| (places, shard.settle(now, part).await));
         let refused = |one: &Settlement| Settled { lease: one.lease, became: SettledAs::Refused };
-        let answers = settlements.iter().zip(&known);
-        let mut answers: Vec<Settled> =
-            answers.map(|(one, known)| known.unwrap_or_else(|| refused(one))).collect();
-        let new = settlements.into_iter().zip(&known).enumerate();
-        let new: Vec<(usize, Settlement)> = new
-            .filter(|(_, (_, known))| known.is_none())
-            .map(|(place, (settlement, _))| (place, settlement))
-            .collect();
-        let parts = self.by_shard(&new, |(_, one)| one.lease.job).await;
-        let parts = parts.inspect_err(|_| self.answers.keep(known.iter().flatten()))?;
-        let asked = parts.into_iter().map(async |(shard, _, part)| {
-            let (places, part): (Vec<usize>, Vec<Settlement>) = part.into_iter().unzip();
-            (places, shard.settle(now, part).await)
-        });
-        let (mut done, mut failed) = (Vec::new(), None);
+        let (mut done, mut failed): (Vec<_>, _) = (new.iter().map(refused).collect(), None);
         for (places, answer) in join_all(asked).await {
             match answer {
-                Ok(settled) => done.extend(places.into_iter().zip(settled)),
+                Ok(settled) => {
+                    for (place, one) in places.into_iter().zip(settled) {
+                        if let Some(answer) = done.get_mut(place) {
+                            *answer = one;
+                        }
+                    }
+                }
                 Err(error) => failed = Some(error),
             }
         }
+        SettledAnswers::fill(&mut answers, done);
         if let Some(error) = failed {
-            self.answers
-                .keep(known.iter().flatten().chain(done.iter().map(|(_, settled)| settled)));
+            self.answers.keep(answers.iter().flatten());
             return Err(error);
         }
-        for (place, one) in done {
-            if let Some(answer) = answers.get_mut(place) {
-                *answer = one;
-            }
-        }
-        Ok(answers)
+        Ok(answers.into_iter().flatten().collect())
     }
 
     async fn begin_effect(

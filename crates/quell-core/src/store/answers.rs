@@ -35,6 +35,25 @@ impl SettledAnswers {
         settlements.iter().map(|one| kept.remove(&one.lease)).collect()
     }
 
+    /// The settlements that have no answer yet, in their order.
+    #[must_use]
+    pub fn unanswered(
+        settlements: Vec<Settlement>,
+        answers: &[Option<Settled>],
+    ) -> Vec<Settlement> {
+        if answers.iter().all(Option::is_none) {
+            return settlements;
+        }
+        let all = settlements.into_iter().zip(answers);
+        all.filter(|(_, answer)| answer.is_none()).map(|(one, _)| one).collect()
+    }
+
+    /// Writes these answers where none is yet, in their order.
+    pub fn fill(answers: &mut [Option<Settled>], new: impl IntoIterator<Item = Settled>) {
+        let missing = answers.iter_mut().filter(|answer| answer.is_none());
+        missing.zip(new).for_each(|(place, answer)| *place = Some(answer));
+    }
+
     fn locked(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,8 +73,15 @@ mod tests {
         answers.keep(&[settled(1, SettledAs::Succeeded), settled(2, SettledAs::Refused)]);
         let ends =
             [1, 2, 3].map(|job| Settlement { lease: lease(job), outcome: Outcome::succeeded() });
-        let known = Some(settled(1, SettledAs::Succeeded));
-        assert_eq!(answers.take(&ends), [known, None, None]);
+        let known = settled(1, SettledAs::Succeeded);
+        let mut taken = answers.take(&ends);
+        assert_eq!(taken, [Some(known), None, None]);
         assert_eq!(answers.take(&ends), [None, None, None]);
+
+        let left = SettledAnswers::unanswered(ends.to_vec(), &taken);
+        assert_eq!(left.iter().map(|one| one.lease).collect::<Vec<_>>(), [lease(2), lease(3)]);
+        let others = [2, 3].map(|job| settled(job, SettledAs::Refused));
+        SettledAnswers::fill(&mut taken, others);
+        assert_eq!(taken, [Some(known), Some(others[0]), Some(others[1])]);
     }
 }
