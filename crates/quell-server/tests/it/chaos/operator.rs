@@ -1,8 +1,9 @@
 //! An operator of a chaos run: sets queues up, pauses and resumes, with an event history of its own.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quell::history::Sink;
 use quell::queue::{QueueSettings, TaskSettings};
@@ -52,11 +53,8 @@ impl Operator {
         let called = now();
         let (task, settings) =
             (TaskName::new(ORDER).unwrap(), TaskSettings::default().paused(paused));
-        let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.store.set_task(None, &task, &settings).await {
-            assert!(Instant::now() < deadline, "task {task} cannot be set: {error}");
-            rest().await;
-        }
+        let set = async || self.store.set_task(None, &task, &settings).await;
+        insist(&format!("task {task} cannot be set"), set).await;
         self.note(ORDER, 1, called);
     }
 
@@ -74,28 +72,23 @@ impl Operator {
     /// Pauses the schedule, as nothing comes to rest while the clock triggers.
     pub(super) async fn pause_schedule(&self) {
         let name = ScheduleName::new(BEAT).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while !self.store.tick(None, 0).await.is_ok_and(|ticked| ticked.next.is_none()) {
-            assert!(Instant::now() < deadline, "the schedule cannot be paused");
-            if self.store.set_schedule_state(None, &name, ScheduleState::Paused).await.is_err() {
-                rest().await;
-            }
-        }
+        let pause =
+            async || self.store.set_schedule_state(None, &name, ScheduleState::Paused).await;
+        insist("the schedule cannot be paused", pause).await;
     }
 
     /// Puts dead jobs back (R26).
     pub(super) async fn redrive(&self, dead: &[Job]) {
         for job in dead {
-            let deadline = Instant::now() + PATIENCE;
-            while let Err(error) = self.quell.dead().redrive(job.id).await {
-                assert!(Instant::now() < deadline, "job {} cannot be redriven: {error}", job.id);
+            let redrive = async || {
+                let Err(error) = self.quell.dead().redrive(job.id).await else { return Ok(()) };
                 // A call without an answer may have done it.
-                let now = self.store.job(job.id).await;
-                if matches!(now, Ok(Some(now)) if now.state != JobState::Dead) {
-                    break;
+                match self.store.job(job.id).await {
+                    Ok(Some(now)) if now.state != JobState::Dead => Ok(()),
+                    _ => Err(error),
                 }
-                rest().await;
-            }
+            };
+            insist(&format!("job {} cannot be redriven", job.id), redrive).await;
         }
     }
 
@@ -111,14 +104,16 @@ impl Operator {
 
     async fn set_queue(&self, queue: &str, settings: &QueueSettings) {
         let queue = QueueName::new(queue).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.store.set_queue(None, &queue, settings).await {
-            assert!(Instant::now() < deadline, "queue {queue} cannot be set: {error}");
-            rest().await;
-        }
+        let set = async || self.store.set_queue(None, &queue, settings).await;
+        insist(&format!("queue {queue} cannot be set"), set).await;
     }
 }
 
-async fn rest() {
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+/// Makes a call again until it succeeds.
+async fn insist<E: Display>(failure: &str, call: impl AsyncFn() -> Result<(), E>) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = call().await {
+        assert!(Instant::now() < deadline, "{failure}: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
