@@ -177,8 +177,10 @@ async fn r30_r39_a_job_that_is_committed_before_a_claim_reads_the_clock_is_start
              select nextval('quell.job_id'), now, now, lane_id, task_id, '1'
                from quell.job, (select (extract(epoch from clock_timestamp()) * 1000000)::bigint) c (now)",
         );
-        // Longer than what any commit takes.
-        tokio::time::sleep(DELAY + Duration::from_millis(60)).await;
+        // By longer than what any commit takes.
+        let past = "select max(due_at) + 60000 < extract(epoch from clock_timestamp()) * 1000000
+                      from quell.job";
+        until("the job of before is due", async || scene.sql(past) == "t").await;
         sqlx::raw_sql(call("pg_advisory_unlock")).execute(&mut db).await.unwrap();
     };
     let (first, ()) = tokio::join!(claim(&store, None, 1), meanwhile);
