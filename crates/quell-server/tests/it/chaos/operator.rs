@@ -72,8 +72,12 @@ impl Operator {
     /// Pauses the schedule, as nothing comes to rest while the clock triggers.
     pub(super) async fn pause_schedule(&self) {
         let name = ScheduleName::new(BEAT).unwrap();
-        let pause =
-            async || self.store.set_schedule_state(None, &name, ScheduleState::Paused).await;
+        let pause = async || {
+            let set = self.store.set_schedule_state(None, &name, ScheduleState::Paused).await;
+            set.map_err(|error| error.to_string())?;
+            let ticked = self.store.tick(None, 0).await.map_err(|error| error.to_string())?;
+            ticked.next.map_or(Ok(()), |next| Err(format!("it ticks next at {next}")))
+        };
         insist("the schedule cannot be paused", pause).await;
     }
 
