@@ -26,7 +26,7 @@ pub use habits::{Habits, KeyHabit, Took};
 pub use lane::Run;
 use lane::{HOURS, Lane, MINUTES};
 use names::Names;
-use noting::Asked;
+use noting::{Asked, Called};
 pub use series::Tally;
 pub use timeline::{Bar, KeyTicks, Span, Timeline};
 
@@ -188,7 +188,8 @@ impl Activity {
 impl Observer for Recent {
     fn call<'o>(&'o self, now: Now, operation: &Operation) -> Option<Seen<'o>> {
         let asked = Asked::of(self, operation)?;
-        Some(Box::new(move |answer| self.note(now, asked, answer)))
+        let called = host_time();
+        Some(Box::new(move |answer| self.note(Called { at: called, now }, asked, answer)))
     }
 }
 
@@ -198,9 +199,12 @@ impl State {
         Timestamp::from_micros(host_time().as_micros().saturating_add(self.ahead))
     }
 
-    /// The store said what time it is.
-    fn is_now(&mut self, now: Timestamp) {
-        self.ahead = now.as_micros().saturating_sub(host_time().as_micros());
+    /// The store said what time it was, at some moment since it was called. What is known of its clock changes
+    /// only where it disagrees: an answer that took long says little.
+    fn is_now(&mut self, now: Timestamp, called: Timestamp) {
+        let ahead_at = |moment: Timestamp| now.as_micros().saturating_sub(moment.as_micros());
+        let least = ahead_at(host_time());
+        self.ahead = self.ahead.clamp(least, ahead_at(called).max(least));
     }
 
     fn add_lane(&mut self, queue: &QueueName, task: &TaskName) -> Option<usize> {

@@ -28,6 +28,15 @@ pub(super) enum Asked {
     Else,
 }
 
+/// When an operation was called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Called {
+    /// On the host's clock.
+    pub(super) at: Timestamp,
+    /// By the store's clock, where the caller gives it.
+    pub(super) now: Now,
+}
+
 impl Asked {
     /// None where nothing is noted.
     pub(super) fn of(recent: &Recent, operation: &Operation) -> Option<Asked> {
@@ -67,15 +76,17 @@ impl Recent {
     }
 
     /// Notes an answer.
-    pub(super) fn note(&self, now: Now, asked: Asked, answer: &Answer) {
+    pub(super) fn note(&self, called: Called, asked: Asked, answer: &Answer) {
         let mut state = self.state();
+        let now = called.now;
         match (asked, answer) {
             (Asked::Enqueue(lanes), Answer::Enqueue(answers)) => {
                 let at = now.unwrap_or_else(|| state.now());
                 state.enqueued(at, &lanes, answers);
             }
             (Asked::Claim(queue), Answer::Claim(claimed)) => {
-                self.claimed(&mut state, &queue, claimed)
+                state.is_now(claimed.now, called.at);
+                self.claimed(&mut state, &queue, claimed);
             }
             (Asked::Renew(leases), Answer::Renew(renewals)) => state.renewed(&leases, renewals),
             (Asked::Settle(outcomes), Answer::Settle(settled)) => {
@@ -86,13 +97,15 @@ impl Recent {
                 let at = now.unwrap_or_else(|| state.now());
                 state.expired(at, expired);
             }
-            (Asked::Else, Answer::Tick(ticked)) => state.fired(ticked.now, &ticked.fired),
+            (Asked::Else, Answer::Tick(ticked)) => {
+                state.is_now(ticked.now, called.at);
+                state.fired(ticked.now, &ticked.fired);
+            }
             _ => {}
         }
     }
 
     fn claimed(&self, state: &mut State, queue: &QueueName, claimed: &Claimed) {
-        state.is_now(claimed.now);
         for job in &claimed.jobs {
             let Some(at) = state.lane(queue, &job.task) else { continue };
             let key = self.hash(job.key.as_ref(), state);
@@ -174,7 +187,6 @@ impl State {
     }
 
     fn fired(&mut self, at: Timestamp, fired: &[Fired]) {
-        self.is_now(at);
         for one in fired {
             if let Some(lane) = self.lane(&one.queue, &one.task) {
                 self.receipt(at, lane, 0, &one.receipt);

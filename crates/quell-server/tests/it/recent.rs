@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use quell::store::{Answer, Claim, Lease, MemoryStore, Observer, Operation, Store};
+use quell::store::{Answer, Claim, Lease, MemoryStore, Now, Observer, Operation, Store};
 use quell::trigger::{NewTrigger, TriggerId};
 use quell::{Batch, JobId, Key, Payload, QueueName, Receipt, TaskName, Timestamp};
+use quell_server::history::host_time;
 use quell_server::recent::{Limits, Recent, Span};
 
 fn task(name: &str) -> TaskName {
@@ -18,6 +19,11 @@ fn at(millis: u64) -> Timestamp {
 
 /// Notes `count` triggers of a task at a moment, spread over this number of keys.
 fn note(recent: &Recent, name: &str, moment: Timestamp, count: u64, keys: u64) {
+    note_at(recent, name, Some(moment), count, keys);
+}
+
+/// The same; where no moment is given, when they are answered.
+fn note_at(recent: &Recent, name: &str, moment: Now, count: u64, keys: u64) {
     let debounce =
         quell::Policy::default().debounce(Duration::from_secs(1)..=Duration::from_secs(2));
     let one = |number: u64| {
@@ -27,12 +33,12 @@ fn note(recent: &Recent, name: &str, moment: Timestamp, count: u64, keys: u64) {
     let triggers: Vec<NewTrigger> = (0..count).map(one).collect();
     let receipt = |_| {
         let trigger = TriggerId { job: JobId::new(1), seq: 1 };
-        Receipt::Accepted { job: JobId::new(1), trigger, due: moment }
+        Receipt::Accepted { job: JobId::new(1), trigger, due: at(0) }
     };
     let receipts = triggers.iter().map(receipt).collect();
     let batch = Batch { triggers, dedup: None };
     let operation = Operation::Enqueue { batches: vec![batch] };
-    let seen = recent.call(Some(moment), &operation).unwrap();
+    let seen = recent.call(moment, &operation).unwrap();
     seen(&Answer::Enqueue(vec![Ok(receipts)]));
 }
 
@@ -162,6 +168,52 @@ async fn r21_an_attempt_whose_worker_fell_silent_is_lost_when_its_lease_ends() {
     let span = Span { from: then, to: then + Duration::from_secs(100), steps: 10 };
     let bar = timeline(&recent, "t", span).bars[0].run;
     assert_eq!((bar.lost, bar.ended), (true, Some(renewed + lease)));
+}
+
+/// A claim.
+fn claim() -> Operation {
+    let claim = Claim {
+        queue: QueueName::new("q").unwrap(),
+        tasks: [task("t")].into(),
+        worker: quell_core::WorkerId::new("w").unwrap(),
+        limit: 1,
+        lease: Duration::from_secs(30),
+        draw: quell_core::Draw::MIN,
+    };
+    Operation::Claim { claim }
+}
+
+/// The answer to it of an empty store by whose clock it is `now`.
+async fn nothing(now: Timestamp) -> Answer {
+    Store::call(&MemoryStore::new(now), Some(now), claim()).await.unwrap()
+}
+
+/// On a busy machine an answer may come long after the store read its clock.
+#[tokio::test]
+async fn a_trigger_is_in_a_timeline_though_an_earlier_claim_is_answered_after_it() {
+    let recent = Recent::default();
+    let seen = recent.call(None, &claim()).unwrap();
+    let read = host_time();
+    let answer = nothing(read).await;
+    while host_time().since(read) < Duration::from_millis(20) {
+        tokio::task::yield_now().await;
+    }
+    note_at(&recent, "t", None, 1, 1);
+    seen(&answer);
+    let to = recent.now();
+    let span = Span { from: to.before(Duration::from_secs(600)), to, steps: 10 };
+    assert_eq!(timeline(&recent, "t", span).triggers, 1);
+}
+
+#[tokio::test]
+async fn the_record_goes_by_the_clock_of_the_store() {
+    let recent = Recent::default();
+    for ahead in [7_200, 3_600] {
+        let seen = recent.call(None, &claim()).unwrap();
+        seen(&nothing(host_time() + Duration::from_secs(ahead)).await);
+        let known = recent.now().since(host_time()).as_secs();
+        assert!(known.abs_diff(ahead) < 600, "{known} s, and the store is {ahead} s ahead");
+    }
 }
 
 #[test]
