@@ -162,6 +162,34 @@ pub async fn a_schedule_moves_to_the_home_of_its_queue(store: &dyn Store) {
     assert!(store.schedules().await.expect("lists schedules").is_empty());
 }
 
+/// Homes share the limit of a call: each has some of its ticks fired, in order, and each tick fires once.
+pub async fn homes_share_the_limit_of_a_tick(store: &dyn Store) {
+    let mut wanted = BTreeSet::new();
+    for number in 0..3 {
+        let queue = QueueName::new(format!("q{number}")).expect("a valid name");
+        let name = ScheduleName::new(format!("s{number}")).expect("a valid name");
+        let schedule = Schedule { name: name.clone(), ..schedule(queue) };
+        store.set_schedule(Some(Rig::START), &schedule).await.expect("sets schedules");
+        wanted.extend((1..=4).map(|tick| (name.clone(), Rig::START + secs(10 * tick))));
+    }
+    let now = Rig::START + secs(45);
+    let mut known = BTreeSet::new();
+    for (limit, left) in [(0, 12), (5, 7), (1, 6), (20, 0)] {
+        let ticked = store.tick(Some(now), limit).await.expect("ticks");
+        assert!(ticked.fired.len() <= limit, "at most {limit}: {ticked:?}");
+        for one in ticked.fired {
+            let earlier = one.tick.before(secs(10));
+            let is_next = earlier == Rig::START || known.contains(&(one.schedule.clone(), earlier));
+            assert!(is_next, "{} of {} before an earlier one", one.tick, one.schedule);
+            assert!(known.insert((one.schedule, one.tick)), "{} fired twice", one.tick);
+        }
+        assert_eq!(wanted.len() - known.len(), left, "after a call of at most {limit}");
+        let is_due = ticked.next.is_some_and(|next| next <= now);
+        assert_eq!(is_due, left > 0, "{:?}, and {left} are due", ticked.next);
+    }
+    assert_eq!(known, wanted);
+}
+
 /// Queues that have no home yet, `typo` and the spread `wide`, are empty whatever is asked about them.
 pub async fn queues_without_a_home_are_empty(store: &dyn Store) {
     let mut before = store.next_due(None, &queue(), &[]).await.expect("looks").now;

@@ -127,8 +127,13 @@ pub(super) enum End {
     Cancel,
 }
 
+/// More ticks than are ever due in a script.
+const ALL_TICKS: usize = 1 << 16;
+
 impl Op {
-    /// The same for a store whose tasks keep to one queue.
+    /// The same for a store whose tasks keep to one queue. Its shards share the limit of a call, so which of
+    /// many ticks that are due fire first is up to them: all fire, or none. Each has seen times of its own,
+    /// so the clock does not go back: a shard that is new would follow it.
     pub(super) fn of_one_queue(self) -> Self {
         let one = |call: Call| Call { queue: 0, ..call };
         match self {
@@ -142,6 +147,8 @@ impl Op {
             Op::Plan(PlanOp::Set { name, spec, catch_up, call }) => {
                 Op::Plan(PlanOp::Set { name, spec, catch_up, call: one(call) })
             }
+            Op::GoBack(_) => Op::Advance(0),
+            Op::Plan(PlanOp::Tick { limit: 1.. }) => Op::Plan(PlanOp::Tick { limit: ALL_TICKS }),
             Op::Claim { limit, queue: _, both, worker } => {
                 Op::Claim { limit, queue: 0, both, worker }
             }

@@ -7,8 +7,8 @@ use quell_conformance::rig::{keyed, plain, queue, secs};
 use quell_conformance::sim::Place;
 use quell_conformance::spread::{
     a_later_home_knows_which_tasks_are_paused, a_schedule_moves_to_the_home_of_its_queue,
-    ids_stay_with_their_home, keys_keep_their_homes, queues_without_a_home_are_empty, schedule,
-    what_needs_one_home_is_refused,
+    homes_share_the_limit_of_a_tick, ids_stay_with_their_home, keys_keep_their_homes,
+    queues_without_a_home_are_empty, schedule, what_needs_one_home_is_refused,
 };
 use quell_conformance::{Opened, Rig};
 use quell_core::heartbeat::Heartbeat;
@@ -171,6 +171,11 @@ async fn r25_a_partition_that_is_made_later_knows_the_workers_of_its_queue() {
 #[tokio::test]
 async fn r36_a_schedule_moves_to_the_partition_of_its_queue() {
     a_schedule_moves_to_the_home_of_its_queue(&narrow(&table()).await).await;
+}
+
+#[tokio::test]
+async fn r36_partitions_share_the_limit_of_a_tick() {
+    homes_share_the_limit_of_a_tick(&narrow(&table()).await).await;
 }
 
 /// The tags that the list has numbered.

@@ -7,8 +7,8 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
 use quell_conformance::spread::{
     a_later_home_knows_which_tasks_are_paused, a_schedule_moves_to_the_home_of_its_queue,
-    ids_stay_with_their_home, keys_keep_their_homes, queues_without_a_home_are_empty,
-    what_needs_one_home_is_refused,
+    homes_share_the_limit_of_a_tick, ids_stay_with_their_home, keys_keep_their_homes,
+    queues_without_a_home_are_empty, what_needs_one_home_is_refused,
 };
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
@@ -142,6 +142,12 @@ async fn r33_a_shard_that_is_made_later_knows_which_tasks_are_paused() {
 async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
     let store = at(&prefix(), "layout=queues").open().await.unwrap();
     a_schedule_moves_to_the_home_of_its_queue(&store).await;
+}
+
+#[tokio::test]
+async fn r36_shards_share_the_limit_of_a_tick() {
+    let store = at(&prefix(), "layout=queues").open().await.unwrap();
+    homes_share_the_limit_of_a_tick(&store).await;
 }
 
 /// Makes a queue over `shards` shards; returns how many of them each of the masters has.
