@@ -1,5 +1,6 @@
 //! Lines of a history: parsed, and those of several processes brought into one order.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use quell_core::history::Event;
@@ -111,27 +112,76 @@ pub fn whole(process: &str, events: impl IntoIterator<Item = Event>) -> Vec<Line
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else
-/// by store time, and within one moment as they were written, or in another order that can have been. What has no time of its own stays behind the line before it; rows come last.
+/// by store time, and within one moment as they were written, or in another order that can have been. What
+/// has no time of its own stays behind the line before it; rows come last.
 #[must_use]
 pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
-    let numbered = files.iter().flatten().all(|line| line.n.is_some());
+    if files.iter().flatten().all(|line| line.n.is_some()) {
+        let mut lines: Vec<Line> = files.into_iter().flatten().collect();
+        lines.sort_by_key(|line| line.n);
+        return lines;
+    }
     let mut placed = Vec::new();
     for (file, lines) in files.into_iter().enumerate() {
-        let (mut time, mut written) = (Timestamp::MIN, Timestamp::MIN);
-        for (index, line) in lines.into_iter().enumerate() {
+        let times = Places::of(&lines);
+        let stands = |(index, (at, line))| (at, file, index, line);
+        placed.extend(times.into_iter().zip(lines).enumerate().map(stands));
+    }
+    placed.sort_by_key(|(at, file, index, _)| (*at, *file, *index));
+    let placed = placed.into_iter();
+    untie(placed.map(|((time, _), file, _, line)| Placed { time, file, line }).collect())
+}
+
+/// Where the lines of one process stand among those of others.
+///
+/// A process writes a line after its call has committed, and one that was made before another had committed
+/// may be written after it, with an earlier time. So a line stands behind those that were written before its
+/// call was made, and behind all earlier ones of its jobs; one of no call behind all that are before it.
+#[derive(Debug, Default)]
+struct Places {
+    /// The latest time so far, and when the last line was written.
+    latest: (Timestamp, Timestamp),
+    /// The same after each line.
+    each: Vec<(Timestamp, Timestamp)>,
+    /// The latest time of each job.
+    jobs: HashMap<JobId, Timestamp>,
+}
+
+impl Places {
+    /// The time of each line, and when it was written.
+    fn of(lines: &[Line]) -> Vec<(Timestamp, Timestamp)> {
+        let mut places = Places::default();
+        let together = |one: &Line, next: &Line| one.c.is_some() && one.c == next.c;
+        lines.chunk_by(together).flat_map(|call| places.of_call(call)).collect()
+    }
+
+    /// The same of the lines of one call, whose order stays.
+    fn of_call(&mut self, call: &[Line]) -> Vec<(Timestamp, Timestamp)> {
+        let mut time = self.floor(call);
+        let mut found = Vec::with_capacity(call.len());
+        for line in call {
             let row = matches!(line.event, Event::Row { .. }).then_some(Timestamp::MAX);
             time = row.or(line.event.at()).map_or(time, |t| t.max(time));
-            written = line.w.map_or(written, |w| w.max(written));
-            let at = if numbered { Default::default() } else { (time, written) };
-            placed.push((at, line.n, file, index, line));
+            let (latest, written) = self.latest;
+            let written = line.w.map_or(written, |w| w.max(written));
+            self.latest = (latest.max(time), written);
+            self.each.push(self.latest);
+            if let Some(job) = job_of(&line.event) {
+                self.jobs.insert(job, time);
+            }
+            found.push((time, written));
         }
+        found
     }
-    placed.sort_by_key(|(at, n, file, index, _)| (*at, *n, *file, *index));
-    if numbered {
-        return placed.into_iter().map(|(.., line)| line).collect();
+
+    /// Nothing of a call stands before this.
+    fn floor(&self, call: &[Line]) -> Timestamp {
+        let Some(called) = call.first().and_then(|line| line.c) else { return self.latest.0 };
+        let before = self.each.partition_point(|(_, written)| *written <= called);
+        let seen = before.checked_sub(1).and_then(|last| self.each.get(last));
+        let of_jobs = call.iter().filter_map(|line| self.jobs.get(&job_of(&line.event)?).copied());
+        of_jobs.chain(seen.map(|(time, _)| *time)).max().unwrap_or(Timestamp::MIN)
     }
-    let placed = placed.into_iter();
-    untie(placed.map(|((time, _), _, file, _, line)| Placed { time, file, line }).collect())
 }
 
 /// The job that an event of a store is about, or its row.

@@ -132,6 +132,43 @@ fn checker_puts_a_claim_of_the_same_moment_behind_what_it_saw() {
     }
 }
 
+/// An event of a call that was made and written at these times.
+fn by_call(called: u64, written: u64, mut event: Value) -> Value {
+    (event["c"], event["w"]) = (json!(called), json!(written));
+    event
+}
+
+/// A call that took long may be written after one of the same process that came to its time later.
+#[test]
+fn checker_puts_a_slow_call_before_what_others_saw_of_it() {
+    for (called, legal) in [(890, true), (1_006, false)] {
+        let one = [
+            by_call(980, 1_005, keyed(window(1_000, 2, "quiet"), "other", 0)),
+            by_call(called, 1_018, window(902, 1, "quiet")),
+        ];
+        let one = process("one", true, &one);
+        let two = process("two", true, &[by_call(994, 1_003, claimed(996, 1, 1, 1))]);
+        for files in [[one.clone(), two.clone()], [two.clone(), one.clone()]] {
+            let (report, text) = judged(&files);
+            assert_eq!(report.broke("P11"), !legal, "{text}");
+        }
+    }
+}
+
+/// What a process wrote of one job is in the order of its commits, whatever times the calls read.
+#[test]
+fn checker_keeps_the_order_in_which_a_process_wrote_of_a_job() {
+    let changed = json!({"event": "adjust", "t": 25, "job": "1", "priority": 3});
+    let events = [
+        by_call(5, 11, window(10, 1, "quiet")),
+        by_call(21, 41, changed),
+        by_call(22, 42, claimed(24, 1, 1, 1)),
+    ];
+    let (report, text) = judged(&[process("one", true, &events)]);
+    assert!(!report.broke("P11"), "{text}");
+    report.require(&["P11"]).unwrap();
+}
+
 /// Claims of one moment wait for the windows that another process wrote late; what a handler read is
 /// still recorded before its end.
 #[test]
