@@ -61,9 +61,11 @@ pub(crate) fn relative(now: Timestamp, at: Timestamp) -> String {
     if is_past { format!("{length} ago") } else { format!("in {length}") }
 }
 
+/// Units of time in seconds, the longest first.
+const UNITS: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+
 /// A duration with one unit, which is enough to compare.
 fn rough(length: SignedDuration) -> String {
-    const UNITS: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
     let seconds = length.as_secs();
     let unit = UNITS.iter().find(|(unit, _)| seconds >= *unit);
     unit.map_or_else(|| "0 s".to_owned(), |(unit, name)| format!("{} {name}", seconds / unit))
@@ -77,15 +79,25 @@ pub(crate) fn exact(at: &str) -> Cow<'_, str> {
     }
 }
 
-/// Seconds as people read them.
+/// Seconds as people read them: from a minute on, in whole ones and at most two units.
 pub(crate) fn seconds(length: f64) -> String {
-    if length < 1.0 {
+    if length < 0.999_5 {
         return format!("{:.0} ms", length * 1_000.0);
     }
-    if length < 120.0 {
+    if length < 59.95 {
         return format!("{length:.1} s");
     }
-    SignedDuration::try_from_secs_f64(length).map_or_else(|_| "long".to_owned(), rough)
+    let Ok(length) = SignedDuration::try_from_secs_f64(length.round()) else {
+        return "long".to_owned();
+    };
+    let mut left = length.as_secs();
+    let units = UNITS.into_iter().skip_while(|(unit, _)| *unit > length.as_secs()).take(2);
+    let parts = units.filter_map(|(unit, name)| {
+        let count = left / unit;
+        left %= unit;
+        (count > 0).then(|| format!("{count} {name}"))
+    });
+    parts.collect::<Vec<_>>().join(" ")
 }
 
 /// A number with spaces between thousands.
@@ -128,10 +140,18 @@ mod tests {
         }
         assert_eq!(exact("2026-03-01T12:00:00.5Z"), "2026-03-01 12:00:00.500 UTC");
         assert_eq!(exact("<b>"), "<b>");
-        assert_eq!(
-            (seconds(0.25), seconds(2.12), seconds(7_300.0)),
-            ("250 ms".into(), "2.1 s".into(), "2 h".into())
-        );
+        for (length, shown) in [
+            (0.25, "250 ms"),
+            (0.999_7, "1.0 s"),
+            (2.12, "2.1 s"),
+            (59.97, "1 min"),
+            (75.4, "1 min 15 s"),
+            (7_199.0, "1 h 59 min"),
+            (86_400.0 + 300.0, "1 d"),
+            (f64::INFINITY, "long"),
+        ] {
+            assert_eq!(seconds(length), shown);
+        }
         assert_eq!((number(7), number(1_234_567)), ("7".into(), "1\u{202f}234\u{202f}567".into()));
     }
 
