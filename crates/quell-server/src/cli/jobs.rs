@@ -1,6 +1,5 @@
 //! `quell jobs`, `quell job` and `quell explain`: what a store knows of jobs.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Context as _;
@@ -218,8 +217,8 @@ fn found(source: &Source, target: &ExplainTarget) -> anyhow::Result<Option<view:
     if let Some(url) = &source.store {
         return read_store(url, async |quell| {
             // Who may open the store sees what it has: the rules are those of a server.
-            let (none, shown) = (BTreeMap::new(), view::Contents::Shown);
-            let found = view::Explanation::of(quell, target, shown, Rules(&none)).await?;
+            let (none, shown) = (Rules::default(), view::Contents::Shown);
+            let found = view::Explanation::of(quell, target, shown, &none).await?;
             Ok(found.map(|(found, _)| found))
         });
     }

@@ -169,7 +169,7 @@ pub(super) async fn list(
 ) -> Result<Json<view::DeadJobs>, ApiError> {
     let (filter, whole) = Asked::of_query(&access, query)?;
     let mut jobs = api.quell.dead().list(&filter).await?;
-    api.rules().jobs(&mut jobs, whole);
+    api.rules.jobs(&mut jobs, whole);
     let matching = api.quell.dead().count(&filter).await?;
     Ok(Json(view::DeadJobs::new(&jobs, &filter, matching, whole)))
 }
@@ -200,7 +200,7 @@ pub(super) async fn causes(
     let found = api.quell.dead().causes_among(&filter, among).await?;
     let mut shown = view::Causes::new(&found, filter.page());
     for cause in &mut shown.causes {
-        let Some(redact) = api.rules().of(&cause.task) else { continue };
+        let Some(redact) = api.rules.of(&cause.task) else { continue };
         // The example has the values that errors of this cause repeat; without it nothing is shown.
         cause.cause = match api.quell.job(cause.example).await? {
             Some(job) => redact.texts(&job.payload).hide(cause.cause.clone()),
@@ -230,8 +230,7 @@ pub(super) async fn export(
 ) -> Result<Json<view::Exports>, ApiError> {
     let (filter, _) = Asked::of_query(&access, query)?;
     let (exports, next) = api.quell.dead().exports(&filter).await?;
-    if let Some(job) = api.rules().first_of(&exports).filter(|_| !access.grant().has(Right::Admin))
-    {
+    if let Some(job) = api.rules.first_of(&exports).filter(|_| !access.grant().has(Right::Admin)) {
         let (id, task) = (job.id, &job.task);
         let message = format!(
             "job {id} of task {task} has redacted members, which an export shows: it needs the scope \
@@ -366,7 +365,7 @@ pub(super) async fn redrive_one(
 /// An edited payload with the values that its editor could not see.
 async fn unmasked(api: &Api, id: JobId, edited: Payload) -> Result<Payload, ApiError> {
     let Some(job) = api.quell.job(id).await? else { return Ok(edited) };
-    let Some(redact) = api.rules().of(&job.task) else { return Ok(edited) };
+    let Some(redact) = api.rules.of(&job.task) else { return Ok(edited) };
     Ok(redact.unmask(&edited, &job.payload, &job.shape.fold)?)
 }
 

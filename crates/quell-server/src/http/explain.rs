@@ -129,7 +129,7 @@ pub(super) async fn explanation(
 ) -> Result<Json<view::Explanation>, ApiError> {
     let contents =
         if access.sees_payloads() { view::Contents::Shown } else { view::Contents::Hidden };
-    let found = view::Explanation::of(&api.quell, target, contents, api.rules()).await;
+    let found = view::Explanation::of(&api.quell, target, contents, &api.rules).await;
     let found = match found {
         // What is left of a job that is gone has no queue: a token that is limited to some gets nothing.
         Err(error) if is_of_job(&error) && target.job().is_none() && hides_queues(access) => None,

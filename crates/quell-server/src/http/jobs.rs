@@ -49,7 +49,7 @@ pub(super) async fn list(
     let whole = query.take_payload(&access)?;
     query.end()?;
     let mut page = api.quell.search(&search).await?;
-    api.rules().jobs(&mut page.jobs, whole);
+    api.rules.jobs(&mut page.jobs, whole);
     Ok(Json(view::Jobs::new(&page, whole)))
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn windows(
     let whole = query.take_payload(&access)?;
     query.end()?;
     let mut page = api.quell.search(&JobSearch { filter, ..JobSearch::default() }).await?;
-    api.rules().jobs(&mut page.jobs, whole);
+    api.rules.jobs(&mut page.jobs, whole);
     let mut shown = view::Jobs::new(&page, whole);
     // Jobs without a key are no windows. The page may be shorter for it, and leads to the next all
     // the same.

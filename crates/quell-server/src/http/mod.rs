@@ -95,6 +95,8 @@ pub struct Api {
     pub quell: Quell,
     /// The declared tasks.
     pub tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// What people do not see of the tasks' documents.
+    pub rules: Rules,
     /// Jobs for workers elsewhere.
     pub pull: Pull,
     /// Work that targets of calls report later.
@@ -158,6 +160,7 @@ impl Api {
         Ok(Api {
             actions: Actions::start(quell.clone(), audit.clone(), actions, &mut JoinSet::new()),
             audit,
+            rules: Rules::after(&Rules::default(), &config.tasks),
             tasks: Arc::new(config.tasks),
             pull: Pull::new(pull, Arc::default(), config.lease),
             completions: Completions::new(completed, Arc::default()),
@@ -180,11 +183,6 @@ impl Api {
             stopping,
             quell,
         })
-    }
-
-    /// What people do not see of the tasks' documents.
-    pub(crate) fn rules(&self) -> Rules<'_> {
-        Rules(&self.tasks)
     }
 
     /// Whether callers need a token.

@@ -83,7 +83,7 @@ pub(super) async fn list(
 ) -> Result<Json<view::Schedules>, ApiError> {
     let mut known = api.quell.store().schedules().await?;
     known.retain(|info| objects::schedule(access.grant(), info));
-    api.rules().schedules(&mut known);
+    api.rules.schedules(&mut known);
     let mut shown = view::Schedules::from(&*known);
     shown.schedules.iter_mut().for_each(|schedule| hide(&access, schedule));
     Ok(Json(shown))
@@ -328,7 +328,7 @@ fn hide(access: &Access, schedule: &mut view::Schedule) {
 /// A schedule for people, without what is redacted.
 async fn find(api: &Api, name: &ScheduleName) -> Result<ScheduleInfo, ApiError> {
     let mut info = known(stored(api, name).await?.ok_or_else(|| no_such_schedule(name)))?;
-    api.rules().schedules([&mut info]);
+    api.rules.schedules([&mut info]);
     Ok(info)
 }
 
@@ -344,7 +344,7 @@ async fn unmasked(
     task: &TaskName,
     payload: Payload,
 ) -> Result<Payload, ApiError> {
-    let Some(redact) = api.rules().of(task) else { return Ok(payload) };
+    let Some(redact) = api.rules.of(task) else { return Ok(payload) };
     let before = stored(api, name).await?.map(|info| info.schedule.trigger.payload);
     let before = before.unwrap_or_else(|| Payload::from_stored("null"));
     Ok(redact.unmask(&payload, &before, &Fold::Last)?)

@@ -228,7 +228,7 @@ pub(super) async fn redacted(
     lease: &PullLease,
     outcome: PullOutcome,
 ) -> Result<PullOutcome, ApiError> {
-    let Some(redact) = api.rules().of(&lease.task) else { return Ok(outcome) };
+    let Some(redact) = api.rules.of(&lease.task) else { return Ok(outcome) };
     if !matches!(outcome, PullOutcome::Failed { .. } | PullOutcome::Cancelled { .. }) {
         return Ok(outcome);
     }

@@ -114,15 +114,39 @@ impl Redact {
     }
 }
 
-/// The rules of all tasks of a server.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules<'t>(pub &'t BTreeMap<TaskName, DeclaredTask>);
+/// The rules of all tasks of a server, by their tasks. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Rules(Arc<BTreeMap<TaskName, Redact>>);
 
-impl<'t> Rules<'t> {
+impl Rules {
+    /// The rules of declared tasks, and with them those of tasks that were declared before and are no more: a
+    /// file that was read half-written, or that a task was taken out of, shows nothing of the jobs that it left.
+    #[must_use]
+    pub fn after(before: &Rules, tasks: &BTreeMap<TaskName, DeclaredTask>) -> Self {
+        let declared = tasks.iter().map(|(name, task)| (name, &task.redact));
+        let left = before.0.iter().filter(|(name, _)| !tasks.contains_key(*name));
+        let all = declared.chain(left).filter(|(_, redact)| !redact.is_empty());
+        Rules(Arc::new(all.map(|(name, redact)| (name.clone(), redact.clone())).collect()))
+    }
+
+    /// Whether no task has rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The tasks with rules that are not among these.
+    pub fn left_by<'r>(
+        &'r self,
+        tasks: &BTreeMap<TaskName, DeclaredTask>,
+    ) -> impl Iterator<Item = &'r TaskName> {
+        self.0.keys().filter(|name| !tasks.contains_key(*name))
+    }
+
     /// The rules of a task; none where it has none.
     #[must_use]
-    pub fn of(&self, task: &TaskName) -> Option<&'t Redact> {
-        self.0.get(task).map(|task| &task.redact).filter(|redact| !redact.is_empty())
+    pub fn of(&self, task: &TaskName) -> Option<&Redact> {
+        self.0.get(task)
     }
 
     /// Hides what the rules say, in jobs; their documents are shown or not.

@@ -20,6 +20,7 @@ use crate::alerts::{DeclaredAlert, Ended, Watch};
 use crate::config::{Config, DeclaredTask};
 use crate::handlers::{GRACE, Handler, Invocation};
 use crate::http::{self, Api, Completions, Pull, Sources};
+use crate::redact::Rules;
 
 /// How often it is noted when tokens were used last.
 const NOTE_USES: Duration = Duration::from_secs(60);
@@ -41,6 +42,7 @@ struct Work {
 /// What runs for one configuration.
 #[derive(Debug)]
 pub(super) struct Generation {
+    rules: Rules,
     pull: Pull,
     completions: Completions,
     /// Fires when the next one takes its place.
@@ -60,6 +62,27 @@ fn registered(
     })
 }
 
+/// Runs a worker until it has stopped, and beside it the end of its grace time.
+async fn run(
+    builder: WorkerBuilder<Work>,
+    stop: CancellationToken,
+    end_grace: impl Future<Output = Infallible>,
+) -> quell::Result<()> {
+    tokio::select! {
+        ended = builder.run_until(stop.cancelled_owned()) => ended,
+        never = end_grace => match never {},
+    }
+}
+
+/// What people do not see of the documents of these tasks, and of those that were declared before.
+fn rules_of(tasks: &BTreeMap<TaskName, DeclaredTask>, before: Option<&Generation>) -> Rules {
+    let rules = Rules::after(before.map_or(&Rules::default(), |before| &before.rules), tasks);
+    for task in rules.left_by(tasks) {
+        warn!(%task, "it is not declared any more: what its rules hide stays hidden until a restart");
+    }
+    rules
+}
+
 impl Generation {
     /// Starts the worker and the side tasks of a configuration, and makes its routes.
     pub(super) fn start(
@@ -69,6 +92,7 @@ impl Generation {
     ) -> anyhow::Result<(Self, Router)> {
         let quell = &common.quell;
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
+        let rules = rules_of(&tasks, before);
         let retired = common.stop_listening.child_token();
         let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());
         let (pull, completions) = tasks_elsewhere(common, &tasks, config.lease, before)?;
@@ -95,13 +119,7 @@ impl Generation {
                 // The process is the server's own.
                 .with_panic_hook();
             let builder = registered(builder, &tasks);
-            let stop = common.stop_working.clone().cancelled_owned();
-            worker.spawn(async move {
-                tokio::select! {
-                    ended = builder.run_until(stop) => ended,
-                    never = end_grace => match never {},
-                }
-            });
+            worker.spawn(run(builder, common.stop_working.clone(), end_grace));
         }
         let alerts = Arc::<[DeclaredAlert]>::from(config.alerts);
         if !alerts.is_empty() {
@@ -117,6 +135,7 @@ impl Generation {
             actions: common.actions.clone(),
             audit: common.audit.clone(),
             tasks,
+            rules: rules.clone(),
             pull: pull.clone(),
             completions: completions.clone(),
             sources: Arc::new(Sources::new(config.sources)),
@@ -137,7 +156,7 @@ impl Generation {
             health: common.health.clone(),
             stopping: common.stop_working.clone(),
         };
-        Ok((Generation { pull, completions, retired, side, worker }, http::router(api)))
+        Ok((Generation { rules, pull, completions, retired, side, worker }, http::router(api)))
     }
 
     /// Jobs for workers elsewhere.

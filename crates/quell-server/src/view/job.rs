@@ -464,7 +464,7 @@ impl Explanation {
         quell: &Quell,
         target: &ExplainTarget,
         contents: Contents,
-        rules: Rules<'_>,
+        rules: &Rules,
     ) -> quell::Result<Option<(Self, Texts)>> {
         let Some(mut found) = quell.explain(target).await? else { return Ok(None) };
         let texts = rules.explanation(&mut found);

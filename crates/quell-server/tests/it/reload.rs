@@ -217,6 +217,37 @@ fn a_reload_never_takes_away_that_tokens_are_asked_for() {
     assert_eq!(status(), 401);
 }
 
+/// A file that was read half-written, or that a task was taken out of, shows nothing of the jobs that it left.
+#[test]
+fn r40_what_a_rule_hides_stays_hidden_where_a_reload_leaves_its_task_out() {
+    const TASK: &str = "[tasks.charge]\npull = true\n";
+    const OTHER: &str = "[tasks.other]\npull = true\n";
+    let place = Place::new(&format!("{TASK}redact = [\"/card\"]\n{OTHER}"));
+    let process = place.serve();
+    run(&process, &["trigger", "charge", r#"{"card":"canary-4111","amount":5}"#]);
+    let shown = || {
+        let url = format!("{}/v1/jobs?payload=true", process.url);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { reqwest::get(url).await.unwrap().text().await.unwrap() })
+    };
+    let expect = |is_shown: bool| {
+        let shown = shown();
+        assert!(shown.contains("\"amount\":5"), "{shown}");
+        assert_eq!(shown.contains("canary-4111"), is_shown, "{shown}");
+    };
+    expect(false);
+    for (round, (text, is_shown)) in
+        [(OTHER, false), ("", false), (TASK, true)].into_iter().enumerate()
+    {
+        place.write(text);
+        process.signal("-HUP");
+        let reloaded = || place.log().matches("configuration reloaded").count();
+        within(|| (reloaded() > round).then_some(()));
+        expect(is_shown);
+    }
+    assert!(place.log().contains("stays hidden until a restart"), "{}", place.log());
+}
+
 /// Jobs of workers elsewhere stay theirs over a reload.
 #[test]
 fn r21_a_lease_of_a_worker_elsewhere_holds_over_a_reload() {
