@@ -1,5 +1,6 @@
 //! Where a test's store is: a server, shared or its own, and a prefix.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
@@ -103,4 +104,11 @@ return dump";
 pub(crate) async fn dump(redis: &mut MultiplexedConnection) -> Vec<String> {
     let rows: Vec<Vec<u8>> = redis::cmd("EVAL").arg(DUMP).arg(0).query_async(redis).await.unwrap();
     rows.iter().map(|row| String::from_utf8_lossy(row).into_owned()).collect()
+}
+
+/// How often commands were called, without those that probe the subscription and connections that were quiet:
+/// they fall into any call now and then. Notifications are published by the same command.
+pub(crate) fn without_probes(mut counts: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    counts.retain(|name, _| !["publish", "ping"].contains(&name.as_str()));
+    counts
 }

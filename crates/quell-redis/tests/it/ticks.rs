@@ -15,7 +15,7 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::AsyncCommands;
 
-use crate::place::{Place, server};
+use crate::place::{Place, server, without_probes};
 
 const DAY: u64 = 86_400;
 
@@ -107,7 +107,7 @@ async fn cost(redis: &Redis, call: impl Future<Output = ()>) -> BTreeMap<String,
         let count = count - before.get(&name).copied().unwrap_or(0);
         (count > 0).then_some((name, count))
     };
-    commands(redis).into_iter().filter_map(since).collect()
+    without_probes(commands(redis).into_iter().filter_map(since).collect())
 }
 
 /// Every ten seconds, each at its time: 20,000 ticks are two days and eight hours.
