@@ -124,12 +124,12 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     let mut placed = Vec::new();
     for (file, lines) in files.into_iter().enumerate() {
         let times = Places::of(&lines);
-        let stands = |(index, (at, line))| (at, file, index, line);
-        placed.extend(times.into_iter().zip(lines).enumerate().map(stands));
+        placed.extend(times.into_iter().zip(lines).map(|(at, line)| (at, file, line)));
     }
-    placed.sort_by_key(|(at, file, index, _)| (*at, *file, *index));
+    // What is equal stays in the order of files and lines.
+    placed.sort_by_key(|(at, ..)| *at);
     let placed = placed.into_iter();
-    untie(placed.map(|((time, _), file, _, line)| Placed { time, file, line }).collect())
+    untie(placed.map(|((time, _), file, line)| Placed { time, file, line }).collect())
 }
 
 /// Where the lines of one process stand among those of others.
@@ -139,9 +139,7 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
 /// call was made, and behind all earlier ones of its jobs; one of no call behind all that are before it.
 #[derive(Debug, Default)]
 struct Places {
-    /// The latest time so far, and when the last line was written.
-    latest: (Timestamp, Timestamp),
-    /// The same after each line.
+    /// After each line: the latest time so far, and when it was written.
     each: Vec<(Timestamp, Timestamp)>,
     /// The latest time of each job.
     jobs: HashMap<JobId, Timestamp>,
@@ -162,10 +160,9 @@ impl Places {
         for line in call {
             let row = matches!(line.event, Event::Row { .. }).then_some(Timestamp::MAX);
             time = row.or(line.event.at()).map_or(time, |t| t.max(time));
-            let (latest, written) = self.latest;
+            let (latest, written) = self.after(self.each.len());
             let written = line.w.map_or(written, |w| w.max(written));
-            self.latest = (latest.max(time), written);
-            self.each.push(self.latest);
+            self.each.push((latest.max(time), written));
             if let Some(job) = job_of(&line.event) {
                 self.jobs.insert(job, time);
             }
@@ -176,11 +173,17 @@ impl Places {
 
     /// Nothing of a call stands before this.
     fn floor(&self, call: &[Line]) -> Timestamp {
-        let Some(called) = call.first().and_then(|line| line.c) else { return self.latest.0 };
-        let before = self.each.partition_point(|(_, written)| *written <= called);
-        let seen = before.checked_sub(1).and_then(|last| self.each.get(last));
+        let called = call.first().and_then(|line| line.c);
+        let until = |called| self.each.partition_point(|(_, written)| *written <= called);
+        let (seen, _) = self.after(called.map_or(self.each.len(), until));
         let of_jobs = call.iter().filter_map(|line| self.jobs.get(&job_of(&line.event)?).copied());
-        of_jobs.chain(seen.map(|(time, _)| *time)).max().unwrap_or(Timestamp::MIN)
+        of_jobs.fold(seen, Timestamp::max)
+    }
+
+    /// What was so after the first lines, of this number.
+    fn after(&self, lines: usize) -> (Timestamp, Timestamp) {
+        let last = lines.checked_sub(1).and_then(|last| self.each.get(last));
+        last.copied().unwrap_or((Timestamp::MIN, Timestamp::MIN))
     }
 }
 
