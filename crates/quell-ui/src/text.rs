@@ -57,18 +57,24 @@ pub(crate) fn relative(now: Timestamp, at: Timestamp) -> String {
     if length < SignedDuration::from_secs(1) {
         return "now".to_owned();
     }
-    let length = rough(length);
+    let length = in_units(length, 1);
     if is_past { format!("{length} ago") } else { format!("in {length}") }
 }
 
 /// Units of time in seconds, the longest first.
 const UNITS: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
 
-/// A duration with one unit, which is enough to compare.
-fn rough(length: SignedDuration) -> String {
-    let seconds = length.as_secs();
-    let unit = UNITS.iter().find(|(unit, _)| seconds >= *unit);
-    unit.map_or_else(|| "0 s".to_owned(), |(unit, name)| format!("{} {name}", seconds / unit))
+/// A duration in at most `most` units, the longest first.
+fn in_units(length: SignedDuration, most: usize) -> String {
+    let mut left = length.as_secs();
+    let units = UNITS.into_iter().skip_while(|(unit, _)| *unit > length.as_secs()).take(most);
+    let parts = units.filter_map(|(unit, name)| {
+        let count = left / unit;
+        left %= unit;
+        (count > 0).then(|| format!("{count} {name}"))
+    });
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { "0 s".to_owned() } else { parts.join(" ") }
 }
 
 /// An exact time as people read it, in UTC.
@@ -87,17 +93,8 @@ pub(crate) fn seconds(length: f64) -> String {
     if length < 59.95 {
         return format!("{length:.1} s");
     }
-    let Ok(length) = SignedDuration::try_from_secs_f64(length.round()) else {
-        return "long".to_owned();
-    };
-    let mut left = length.as_secs();
-    let units = UNITS.into_iter().skip_while(|(unit, _)| *unit > length.as_secs()).take(2);
-    let parts = units.filter_map(|(unit, name)| {
-        let count = left / unit;
-        left %= unit;
-        (count > 0).then(|| format!("{count} {name}"))
-    });
-    parts.collect::<Vec<_>>().join(" ")
+    let length = SignedDuration::try_from_secs_f64(length.round());
+    length.map_or_else(|_| "long".to_owned(), |length| in_units(length, 2))
 }
 
 /// A number with spaces between thousands.
