@@ -21,7 +21,7 @@ use quell_core::{
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 
-use crate::place::without_probes;
+use crate::place::{commands, since, without_probes};
 
 struct Server {
     redis: Redis,
@@ -44,24 +44,11 @@ impl Server {
         server
     }
 
-    fn stats(&self) -> BTreeMap<String, u64> {
-        let stats = self.redis.command(&["INFO", "commandstats"]).unwrap();
-        let counts = stats.lines().filter_map(|line| {
-            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            Some((name.to_owned(), rest.split(',').next()?.parse().unwrap()))
-        });
-        counts.collect()
-    }
-
     /// The commands that were called since the last look.
     fn calls(&mut self) -> BTreeMap<String, u64> {
-        let counts = self.stats();
+        let counts = commands(&self.redis);
         let before = std::mem::replace(&mut self.counted, counts.clone());
-        let since = |(name, count): (String, u64)| {
-            let count = count - before.get(&name).copied().unwrap_or(0);
-            (count > 0 && name != "info").then_some((name, count))
-        };
-        counts.into_iter().filter_map(since).collect()
+        since(&before, counts)
     }
 
     /// The scripts that were run since the last look.

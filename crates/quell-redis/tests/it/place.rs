@@ -106,6 +106,28 @@ pub(crate) async fn dump(redis: &mut MultiplexedConnection) -> Vec<String> {
     rows.iter().map(|row| String::from_utf8_lossy(row).into_owned()).collect()
 }
 
+/// How often each command was called, in scripts too, but for looks at these counts.
+pub(crate) fn commands(redis: &Redis) -> BTreeMap<String, u64> {
+    let stats = redis.command(&["INFO", "commandstats"]).unwrap();
+    let counts = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().unwrap()))
+    });
+    counts.filter(|(name, _): &(String, u64)| name != "info").collect()
+}
+
+/// The commands that were called since these counts.
+pub(crate) fn since(
+    before: &BTreeMap<String, u64>,
+    counts: BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let more = |(name, count): (String, u64)| {
+        let count = count - before.get(&name).copied().unwrap_or(0);
+        (count > 0).then_some((name, count))
+    };
+    counts.into_iter().filter_map(more).collect()
+}
+
 /// How often commands were called, without those that probe the subscription and connections that were quiet:
 /// they fall into any call now and then. Notifications are published by the same command.
 pub(crate) fn without_probes(mut counts: BTreeMap<String, u64>) -> BTreeMap<String, u64> {

@@ -15,7 +15,7 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::AsyncCommands;
 
-use crate::place::{Place, server, without_probes};
+use crate::place::{Place, commands, server, since, without_probes};
 
 const DAY: u64 = 86_400;
 
@@ -89,25 +89,11 @@ fn bytes(redis: &Redis) -> BTreeMap<String, u64> {
     keys.map(usage).collect()
 }
 
-/// How often each command was called, in scripts too.
-fn commands(redis: &Redis) -> BTreeMap<String, u64> {
-    let stats = redis.command(&["INFO", "commandstats"]).unwrap();
-    let counts = stats.lines().filter_map(|line| {
-        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        Some((name.to_owned(), rest.split(',').next()?.parse().unwrap()))
-    });
-    counts.filter(|(name, _): &(String, u64)| name != "info").collect()
-}
-
 /// The commands that a call has the server do.
 async fn cost(redis: &Redis, call: impl Future<Output = ()>) -> BTreeMap<String, u64> {
     let before = commands(redis);
     call.await;
-    let since = |(name, count): (String, u64)| {
-        let count = count - before.get(&name).copied().unwrap_or(0);
-        (count > 0).then_some((name, count))
-    };
-    without_probes(commands(redis).into_iter().filter_map(since).collect())
+    without_probes(since(&before, commands(redis)))
 }
 
 /// Every ten seconds, each at its time: 20,000 ticks are two days and eight hours.

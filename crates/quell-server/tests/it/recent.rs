@@ -17,6 +17,18 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::from_secs(10_000_000_000) + Duration::from_millis(millis)
 }
 
+/// A claim of one job.
+fn claim() -> Claim {
+    Claim {
+        queue: QueueName::new("q").unwrap(),
+        tasks: [task("t")].into(),
+        worker: quell_core::WorkerId::new("w").unwrap(),
+        limit: 1,
+        lease: Duration::from_secs(30),
+        draw: quell_core::Draw::MIN,
+    }
+}
+
 /// Notes `count` triggers of a task at a moment, spread over this number of keys.
 fn note(recent: &Recent, name: &str, moment: Timestamp, count: u64, keys: u64) {
     note_at(recent, name, Some(moment), count, keys);
@@ -148,14 +160,7 @@ async fn r21_an_attempt_whose_worker_fell_silent_is_lost_when_its_lease_ends() {
     let trigger = NewTrigger::new(task("t"), queue.clone(), Payload::encode(&0).unwrap());
     call(then, Operation::Enqueue { batches: vec![Batch::one(trigger)] }).await;
     let lease = Duration::from_secs(30);
-    let claim = Claim {
-        queue,
-        tasks: [task("t")].into(),
-        worker: quell_core::WorkerId::new("w").unwrap(),
-        limit: 1,
-        lease,
-        draw: quell_core::Draw::MIN,
-    };
+    let claim = Claim { queue, lease, ..claim() };
     let Answer::Claim(claimed) = call(then, Operation::Claim { claim: claim.clone() }).await else {
         panic!("a claim is answered by another operation's answer")
     };
@@ -170,29 +175,17 @@ async fn r21_an_attempt_whose_worker_fell_silent_is_lost_when_its_lease_ends() {
     assert_eq!((bar.lost, bar.ended), (true, Some(renewed + lease)));
 }
 
-/// A claim.
-fn claim() -> Operation {
-    let claim = Claim {
-        queue: QueueName::new("q").unwrap(),
-        tasks: [task("t")].into(),
-        worker: quell_core::WorkerId::new("w").unwrap(),
-        limit: 1,
-        lease: Duration::from_secs(30),
-        draw: quell_core::Draw::MIN,
-    };
-    Operation::Claim { claim }
-}
-
-/// The answer to it of an empty store by whose clock it is `now`.
+/// The answer to a claim of an empty store by whose clock it is `now`.
 async fn nothing(now: Timestamp) -> Answer {
-    Store::call(&MemoryStore::new(now), Some(now), claim()).await.unwrap()
+    let operation = Operation::Claim { claim: claim() };
+    Store::call(&MemoryStore::new(now), Some(now), operation).await.unwrap()
 }
 
 /// On a busy machine an answer may come long after the store read its clock.
 #[tokio::test]
 async fn a_trigger_is_in_a_timeline_though_an_earlier_claim_is_answered_after_it() {
     let recent = Recent::default();
-    let seen = recent.call(None, &claim()).unwrap();
+    let seen = recent.call(None, &Operation::Claim { claim: claim() }).unwrap();
     let read = host_time();
     let answer = nothing(read).await;
     while host_time().since(read) < Duration::from_millis(20) {
@@ -209,7 +202,7 @@ async fn a_trigger_is_in_a_timeline_though_an_earlier_claim_is_answered_after_it
 async fn the_record_goes_by_the_clock_of_the_store() {
     let recent = Recent::default();
     for ahead in [7_200, 3_600] {
-        let seen = recent.call(None, &claim()).unwrap();
+        let seen = recent.call(None, &Operation::Claim { claim: claim() }).unwrap();
         seen(&nothing(host_time() + Duration::from_secs(ahead)).await);
         let known = recent.now().since(host_time()).as_secs();
         assert!(known.abs_diff(ahead) < 600, "{known} s, and the store is {ahead} s ahead");
@@ -245,14 +238,7 @@ async fn where_attempts_are_too_many_to_draw_the_starts_of_each_key_are_counted(
         let key = Key::new(format!("k{number:03}")).unwrap();
         debounce.trigger(task("t"), Payload::encode(&0).unwrap(), Some(key)).unwrap()
     };
-    let claim = Claim {
-        queue: one(0).queue,
-        tasks: [task("t")].into(),
-        worker: quell_core::WorkerId::new("w").unwrap(),
-        limit: 500,
-        lease: Duration::from_secs(30),
-        draw: quell_core::Draw::MIN,
-    };
+    let claim = Claim { queue: one(0).queue, limit: 500, ..claim() };
     let whole = Span { from: at(0), to: at(4_000), steps: 4 };
     for (count, moment) in [(100, 0), (500, 2_000)] {
         let batches = (0..count).map(|number| Batch::one(one(number))).collect();

@@ -57,6 +57,16 @@ impl Place {
     }
 }
 
+/// The status and the text of an answer.
+fn get(process: &Process, path: &str) -> (u16, String) {
+    let url = format!("{}{path}", process.url);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let answer = reqwest::get(url).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    })
+}
+
 /// What a condition yields once it holds.
 fn within<T>(mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -198,11 +208,7 @@ fn a_reload_never_takes_away_that_tokens_are_asked_for() {
     let guarded = open.replace("[server]\n", &line);
     std::fs::write(&place.config, &guarded).unwrap();
     let process = place.serve();
-    let status = || {
-        let url = format!("{}/v1/jobs", process.url);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { reqwest::get(url).await.unwrap().status().as_u16() })
-    };
+    let status = || get(&process, "/v1/jobs").0;
     assert_eq!(status(), 401);
     for (round, text) in ["", &open].into_iter().enumerate() {
         std::fs::write(&place.config, text).unwrap();
@@ -225,13 +231,8 @@ fn r40_what_a_rule_hides_stays_hidden_where_a_reload_leaves_its_task_out() {
     let place = Place::new(&format!("{TASK}redact = [\"/card\"]\n{OTHER}"));
     let process = place.serve();
     run(&process, &["trigger", "charge", r#"{"card":"canary-4111","amount":5}"#]);
-    let shown = || {
-        let url = format!("{}/v1/jobs?payload=true", process.url);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { reqwest::get(url).await.unwrap().text().await.unwrap() })
-    };
     let expect = |is_shown: bool| {
-        let shown = shown();
+        let (_, shown) = get(&process, "/v1/jobs?payload=true");
         assert!(shown.contains("\"amount\":5"), "{shown}");
         assert_eq!(shown.contains("canary-4111"), is_shown, "{shown}");
     };
