@@ -261,7 +261,13 @@ async fn a_restore_refuses_what_is_no_backup_and_leaves_the_store() {
     let whole = beside(&scene, "whole");
     store.backup(&whole, BackupOptions::new()).await.unwrap();
     closed(&scene, store).await;
-    let before = names(&scene);
+    // Connections that close at the same moment may leave SQLite's journal, and a check takes it
+    // away.
+    let besides_journals = || {
+        let journal = |name: &String| ["quell.db-shm", "quell.db-wal"].contains(&name.as_str());
+        names(&scene).into_iter().filter(|name| !journal(name)).collect::<Vec<_>>()
+    };
+    let before = besides_journals();
     let restore = async |name: &str| {
         let from = beside(&scene, name);
         let refused = scene.options().restore(&from, RestoreOptions::new()).await.unwrap_err();
@@ -293,7 +299,7 @@ async fn a_restore_refuses_what_is_no_backup_and_leaves_the_store() {
     sqlx::Connection::close(db).await.unwrap();
     assert_eq!(restore("bad").await.0, ErrorKind::Newer);
     std::fs::remove_file(beside(&scene, "bad")).unwrap();
-    assert_eq!(names(&scene), before, "nothing is left behind");
+    assert_eq!(besides_journals(), before, "nothing is left behind");
     assert_eq!(all_jobs(&scene.open().await).await.len(), 501);
 }
 
