@@ -51,8 +51,9 @@ pub struct PostgresOptions {
 impl PostgresOptions {
     /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `?schema=NAME`, `?connections=N`,
     /// `?timeout_ms=N` ([`PostgresOptions::call_timeout`]) and `?notify_in_transactions=on` or `=off`
-    /// ([`PostgresOptions::notify_in_transactions`]) if wanted, beside what libpq knows (`sslmode` and
-    /// so on).
+    /// ([`PostgresOptions::notify_in_transactions`]) if wanted, beside what libpq knows (`sslmode`,
+    /// `application_name` and so on). The application name is `quell` where neither the URL nor
+    /// `PGAPPNAME` has one; the two connections for notifications have their own.
     ///
     /// Several hosts may be named, as in `postgres://app@a:5432,b:5432/app`. The first one that
     /// takes writes is used, or what `?target_session_attrs=…` asks for
@@ -128,10 +129,8 @@ impl PostgresOptions {
         PostgresOptions {
             // Poolers refuse what they do not know, and no float is ever sent.
             hosts: hosts.with(|connect| {
-                connect
-                    .application_name("quell")
-                    .extra_float_digits(None)
-                    .disable_statement_logging()
+                let name = connect.get_application_name().unwrap_or("quell").to_owned();
+                connect.application_name(&name).extra_float_digits(None).disable_statement_logging()
             }),
             schema: "quell".to_owned(),
             connections: 8,
@@ -325,5 +324,17 @@ mod tests {
         let options = PostgresOptions::from_url(url).unwrap();
         assert_eq!((options.schema.as_str(), options.connections), ("jobs", 3));
         assert_eq!(options.limits.call, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn connections_have_the_application_name_of_the_url_but_those_for_notifications() {
+        let options =
+            PostgresOptions::from_url("postgres://h/d?schema=jobs&application_name=billing");
+        let options = options.unwrap();
+        let name = |hosts: &Hosts| {
+            hosts.in_order().next().unwrap().get_application_name().map(ToOwned::to_owned)
+        };
+        assert_eq!(name(&options.hosts).as_deref(), Some("billing"));
+        assert_eq!(name(&options.for_hints()).as_deref(), Some("quell hints jobs"));
     }
 }

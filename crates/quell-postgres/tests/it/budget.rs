@@ -44,11 +44,18 @@ impl Ledger for Books {
     }
 
     async fn close(&self, store: Arc<dyn Store>) {
-        drop(store);
-        // A session hands in its counts before it is gone.
-        let open = format!(
+        let named = format!(
             "select count(*) from pg_stat_activity where application_name = '{}'",
             self.name()
+        );
+        assert_eq!(self.0.sql(&named), "1", "the session is known by its name");
+        drop(store);
+        // A session hands in its counts before it is gone. Those for notifications have their own name.
+        let open = format!(
+            "select count(*) from pg_stat_activity
+              where application_name in ('{}', 'quell hints {}')",
+            self.name(),
+            self.0.schema()
         );
         until("the sessions have ended", async || self.0.sql(&open) == "0").await;
     }
