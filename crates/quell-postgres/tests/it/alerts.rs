@@ -1,7 +1,7 @@
 //! What alerts look at (R27), in schemas with many dead jobs.
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{fails, lease, plain, queue, secs, until};
+use quell_conformance::rig::{fails, lease, plain, queue, secs};
 use quell_core::alert::Overview;
 use quell_core::{NewTrigger, QueueName};
 
@@ -34,23 +34,13 @@ async fn overview_beside(loud: u64) -> (Overview, u64) {
     for _ in 1..CALLS {
         overview = rig.store.overview(None).await.unwrap();
     }
-    drop(rig);
-    let counted = |what: &str| {
-        let count = scene.sql(&format!(
-            "select sum({what}) from pg_stat_all_tables
-              where schemaname = '{}' and relname ~ '^ended'",
-            scene.schema()
-        ));
-        count.parse::<u64>().unwrap()
-    };
-    // Sessions hand in their counts at their end.
-    until("all is counted", async || counted("n_tup_ins") >= loud + 3).await;
-    until("no session is left", async || {
-        let others = "select count(*) from pg_locks l join pg_class c on c.oid = l.relation";
-        scene.sql(&format!("{others} where c.oid = 'quell.ended'::regclass")) == "0"
-    })
-    .await;
-    (overview, counted("coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)") / CALLS)
+    scene.close(rig).await;
+    let read = scene.sql(&format!(
+        "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
+           from pg_stat_all_tables where schemaname = '{}' and relname ~ '^ended'",
+        scene.schema()
+    ));
+    (overview, read.parse::<u64>().unwrap() / CALLS)
 }
 
 #[tokio::test]

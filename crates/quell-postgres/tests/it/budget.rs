@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use quell_conformance::budget::{Ledger, judge};
-use quell_conformance::rig::until;
 use quell_core::{Result, Store};
-use quell_postgres::PostgresOptions;
 
 use crate::scene::Scene;
 
@@ -22,61 +20,30 @@ const GROWING: &[(&str, &str)] = &[
 /// A schema whose blocks are counted.
 pub(crate) struct Books(pub(crate) Scene);
 
-impl Books {
-    /// What its sessions are called.
-    fn name(&self) -> String {
-        format!("budget-{}", self.0.schema())
-    }
-
-    /// The blocks of all tables and indexes that were touched by sessions that have ended.
-    fn blocks(&self) -> u64 {
-        let blocks = format!(
-            "select sum(heap_blks_hit + heap_blks_read
-                        + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0))
-               from pg_statio_all_tables where schemaname = '{}'",
-            self.0.schema()
-        );
-        self.0.sql(&blocks).parse().unwrap()
-    }
-}
-
 impl Ledger for Books {
     async fn open(&self) -> Arc<dyn Store> {
-        let url = format!("{}&application_name={}", self.0.url, self.name());
-        let options = PostgresOptions::from_url(&url).unwrap();
-        Arc::new(options.connections(1).open().await.unwrap())
+        Arc::new(self.0.one_session().await)
     }
 
     async fn close(&self, store: Arc<dyn Store>) {
-        drop(store);
-        // A session hands in its counts before it is gone. Those for notifications have their own name.
-        let open = format!(
-            "select count(*) from pg_stat_activity
-              where application_name in ('{}', 'quell hints {}')",
-            self.name(),
-            self.0.schema()
-        );
-        until("the sessions have ended", async || self.0.sql(&open) == "0").await;
+        self.0.close(store).await;
     }
 
     async fn count(&self, call: impl AsyncFnOnce(&dyn Store) -> Result<()>) -> Result<u64> {
-        let before = self.blocks();
+        let before = self.0.blocks_touched(&["%"]);
         let store = self.open().await;
         call(&*store).await?;
-        let named = format!(
-            "select count(*) > 0 from pg_stat_activity where application_name = '{}'",
-            self.name()
-        );
-        assert_eq!(self.0.sql(&named), "t", "the session is known by its name");
         self.close(store).await;
-        Ok(self.blocks() - before)
+        Ok(self.0.blocks_touched(&["%"]) - before)
     }
 }
 
 /// A new schema without autovacuum, whose blocks are touched by its stores only.
 async fn books() -> Books {
     let books = Books(Scene::new());
-    books.close(books.open().await).await;
+    let store = books.open().await;
+    store.queues().await.unwrap();
+    books.close(store).await;
     let schema = books.0.schema();
     books.0.sql(&format!(
         "do $$ declare t regclass; begin

@@ -1,7 +1,6 @@
 //! Callers' transactions with and without notifications: what a commit sends, and how workers find what
 //! was triggered (R4, R22, R34).
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -337,7 +336,7 @@ async fn blocks_of_a_look(dead: u64) -> (u64, u64) {
     store.notify_in_transactions(false).await.unwrap();
     let mut report = scene.connect().await;
     run(&mut report, &scene, "begin isolation level repeatable read; select 1").await;
-    drop(store);
+    scene.close(store).await;
     let rows = format!("select quell.put('[[],null]') from generate_series(1, {dead})");
     scene.sql(&format!("{rows}; delete from quell.inbox"));
     let tables = "pg_stat_all_tables";
@@ -361,10 +360,7 @@ async fn blocks_of_a_look(dead: u64) -> (u64, u64) {
     let (looks, blocks, writes) = (looked(), touched(), counted(&scene, tables, WRITES, "%"));
     let wakeups = store.wakeups();
     until("it has looked often", async || looked() >= looks + LOOKS).await;
-    drop((wakeups, store));
-    // A session that ends hands in what it has counted.
-    let last = Cell::new(looked());
-    until("all looks are counted", async || last.replace(looked()) == looked()).await;
+    scene.close((wakeups, store)).await;
     assert_eq!(counted(&scene, tables, WRITES, "%"), writes, "it writes nothing");
     ((touched() - blocks) / (looked() - looks), full)
 }

@@ -263,9 +263,8 @@ async fn blocks_of_emptying(many: u64) -> u64 {
     scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
     turn(&scene);
     store.counts().await.unwrap();
-    drop(store);
+    scene.close(store).await;
     let books = Books(scene);
-    books.close(books.open().await).await;
     let prune = async |store: &dyn Store| {
         let pruned = store.prune(None, &KEEP, 1_000).await?;
         assert_eq!((pruned.jobs, pruned.more), (many, false));

@@ -30,8 +30,11 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// Its sessions are known by the name of the schema.
     pub(crate) fn new() -> Self {
-        Scene { url: url_for_tests() }
+        let url = url_for_tests();
+        let (server, schema) = url.split_once("?schema=").unwrap();
+        Scene { url: format!("{server}?application_name={schema}&schema={schema}") }
     }
 
     pub(crate) async fn store(&self) -> Arc<PostgresStore> {
@@ -66,7 +69,11 @@ impl Scene {
     /// Runs a script as a user of `psql` would; `quell.` in it stands for the schema.
     pub(crate) fn psql(&self, script: &str) -> Output {
         let script = script.replace("quell.", &format!("{}.", self.schema()));
-        psql(self.plain_url()).args(["--command", &script]).output().unwrap()
+        let mut psql = psql(self.plain_url());
+        psql.env("PGAPPNAME", format!("script {}", self.schema()))
+            .args(["--command", &script])
+            .output()
+            .unwrap()
     }
 
     /// As [`Scene::psql`]; errors are printed with their codes.
@@ -83,21 +90,33 @@ impl Scene {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// The blocks of these tables and their indexes that were touched, once this number of inserted jobs is
-    /// counted: sessions hand in their counts late, and all of them at their end.
-    pub(crate) async fn blocks_touched(&self, tables: &[&str], inserted: u64) -> u64 {
-        let of = |what: &str, view: &str| {
-            let sum = format!(
-                "select sum({what}) from {view}
-                  where schemaname = '{}' and relname = any('{{{}}}')",
-                self.schema(),
-                tables.join(",")
-            );
-            self.sql(&sum).parse::<u64>().unwrap()
-        };
-        let jobs = "case relname when 'job' then n_tup_ins else 0 end";
-        until("all is counted", async || of(jobs, "pg_stat_all_tables") >= inserted).await;
-        of("heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read", "pg_statio_all_tables")
+    /// Closes a store, or what holds it, and waits until its sessions and those of scripts are gone: a session
+    /// hands in what it has counted late, and all of it at its end.
+    pub(crate) async fn close(&self, store: impl Sized) {
+        let schema = self.schema();
+        let sessions = format!(
+            "select count(*) filter (where application_name = '{schema}'), count(*)
+               from pg_stat_activity
+              where application_name in ('{schema}', 'quell hints {schema}', 'script {schema}')
+                and pid <> pg_backend_pid()"
+        );
+        assert!(!self.sql(&sessions).starts_with("0|"), "its sessions are known by their name");
+        drop(store);
+        until("its sessions have ended", async || self.sql(&sessions) == "0|0").await;
+    }
+
+    /// The blocks of the tables with names like these, and of their indexes, that sessions touched which have
+    /// ended.
+    pub(crate) fn blocks_touched(&self, tables: &[&str]) -> u64 {
+        let sum = format!(
+            "select sum(heap_blks_hit + heap_blks_read
+                        + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0))
+               from pg_statio_all_tables
+              where schemaname = '{}' and relname like any('{{{}}}')",
+            self.schema(),
+            tables.join(",")
+        );
+        self.sql(&sum).parse().unwrap()
     }
 
     /// A store with one session.

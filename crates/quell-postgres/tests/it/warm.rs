@@ -129,7 +129,7 @@ async fn r34_upkeep_leaves_the_connection_that_jobs_use() {
     // The newest statement was of the session that ran the job.
     let newest = scene.sql(&format!(
         "select pid, query_start from pg_stat_activity
-          where application_name = 'quell' and query like '%\"{}\".%'
+          where application_name = '{0}' and query like '%\"{0}\".%'
           order by query_start desc limit 1",
         scene.schema()
     ));
