@@ -102,6 +102,8 @@ pub fn run<F: Future<Output = Opened>>(
     let config = Config { cases, failure_persistence, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("there is no runtime: {error}"))?;
+    // One that cannot be opened is no script's failure, and its seed is not kept.
+    runtime.block_on(async { drop(open().await) });
     let steps = Cell::new(0);
     let ran = TestRunner::new(config).run(&scripts(), |script| {
         steps.set(steps.get() + script.0.len());

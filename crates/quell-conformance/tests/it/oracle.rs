@@ -25,3 +25,17 @@ fn a_difference_is_made_short_and_its_seed_is_tried_again_first() {
         "and holds once it is fixed"
     );
 }
+
+async fn away() -> quell_conformance::Opened {
+    panic!("there is no server")
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_leaves_no_seed_to_try_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.txt");
+    let path: &'static str = Box::leak(kept.display().to_string().into_boxed_str());
+    let ran = std::panic::catch_unwind(|| oracle::run(away, oracle::COUNTED, 2, Some(path)));
+    assert!(ran.is_err(), "it says why");
+    assert!(!kept.exists(), "no script is to blame");
+}
