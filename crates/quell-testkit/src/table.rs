@@ -1,4 +1,4 @@
-//! A table in memory that counts its requests, and whose writes fail where a test wants it.
+//! A table in memory that counts requests, rows and bytes, and whose writes fail where a test wants it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,13 +9,17 @@ use quell_core::{Error, ErrorKind, Result, Timestamp};
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
 use quell_portable::{MemoryTable, Table};
 
-/// A table that counts its requests.
+/// A table that counts requests, rows and bytes.
 #[derive(Clone, Debug)]
 pub struct Counted {
     /// The table inside.
     pub table: MemoryTable,
     /// The number of requests.
     pub requests: Arc<AtomicU64>,
+    /// The number of rows that were asked for, found or changed.
+    pub rows: Arc<AtomicU64>,
+    /// The bytes of what rows held that were read, and of what they were to hold.
+    pub bytes: Arc<AtomicU64>,
     /// Each write fails while this is above 0.
     pub refuses: Arc<AtomicU64>,
     /// Whether the table has no time.
@@ -41,7 +45,8 @@ impl Counted {
     pub fn new(now: Timestamp) -> Self {
         let (requests, refuses, has_no_time) = (Arc::default(), Arc::default(), Arc::default());
         let (table, fails) = (MemoryTable::new(now), Arc::default());
-        Counted { table, requests, refuses, has_no_time, fails }
+        let (rows, bytes) = (Arc::default(), Arc::default());
+        Counted { table, requests, rows, bytes, refuses, has_no_time, fails }
     }
 
     /// Fails the next writes.
@@ -49,8 +54,12 @@ impl Counted {
         self.fails.lock().unwrap_or_else(PoisonError::into_inner).extend(fails);
     }
 
-    fn count(&self) {
+    /// Counts a request with this number of rows, and the bytes of these values.
+    fn count<'v>(&self, rows: usize, values: impl Iterator<Item = &'v Arc<[u8]>>) {
+        let bytes: usize = values.map(|value| value.len()).sum();
         self.requests.fetch_add(1, Ordering::SeqCst);
+        self.rows.fetch_add(rows as u64, Ordering::SeqCst);
+        self.bytes.fetch_add(bytes as u64, Ordering::SeqCst);
     }
 }
 
@@ -69,17 +78,19 @@ impl Table for Counted {
     }
 
     async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
-        self.count();
-        self.table.get(partition, rows).await
+        let found = self.table.get(partition, rows).await?;
+        self.count(rows.len(), found.iter().flatten().map(|row| &row.value));
+        Ok(found)
     }
 
     async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
-        self.count();
-        self.table.range(partition, range, limit).await
+        let page = self.table.range(partition, range, limit).await?;
+        self.count(page.rows.len(), page.rows.iter().map(|row| &row.value));
+        Ok(page)
     }
 
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
-        self.count();
+        self.count(changes.len(), changes.iter().filter_map(|change| change.value.as_ref()));
         if self.refuses.load(Ordering::SeqCst) > 0 {
             return Err(Error::new(ErrorKind::Unavailable, "the table is unavailable"));
         }

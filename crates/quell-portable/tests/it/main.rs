@@ -3,6 +3,7 @@
 
 mod beside;
 mod between;
+mod budget;
 mod cancels;
 mod contention;
 mod counted;
