@@ -35,12 +35,7 @@ async fn overview_beside(loud: u64) -> (Overview, u64) {
         overview = rig.store.overview(None).await.unwrap();
     }
     scene.close(rig).await;
-    let read = scene.sql(&format!(
-        "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
-           from pg_stat_all_tables where schemaname = '{}' and relname ~ '^ended'",
-        scene.schema()
-    ));
-    (overview, read.parse::<u64>().unwrap() / CALLS)
+    (overview, scene.rows_read("ended") / CALLS)
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ impl Were {
 
     /// Fails where more was read of the table than the calls need, by sessions that have ended.
     fn expect_few(self, scene: &Scene, table: &str) {
-        let read = rows_read(scene, table);
+        let read = scene.rows_read(table);
         if read >= CALLS * FEW {
             let by = scene.sql(&format!(
                 "select string_agg(indexrelname || ' ' || idx_scan || ' ' || idx_tup_fetch, ', ')
@@ -89,17 +89,6 @@ impl Were {
             panic!("{self:?}: {read} rows of {table} were read in {CALLS} calls, by index: {by}");
         }
     }
-}
-
-/// The rows of a table that were read, by any means, by sessions that have ended.
-fn rows_read(scene: &Scene, table: &str) -> u64 {
-    let read = scene.sql(&format!(
-        "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
-           from pg_stat_all_tables
-          where schemaname = '{}' and relname ~ '^{table}(_[0-8])?$'",
-        scene.schema()
-    ));
-    read.parse().unwrap()
 }
 
 async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
@@ -473,7 +462,7 @@ async fn read_by_upkeep(were: Were, waiting: u64) -> u64 {
     let keep = Retention::default();
     while store.prune(None, &keep, 1_000).await.unwrap().more {}
     scene.close(store).await;
-    let before = rows_read(&scene, "idempotency");
+    let before = scene.rows_read("idempotency");
     let store = PostgresOptions::from_url(&scene.url).unwrap().connections(1).open().await.unwrap();
     for n in 1..=CALLS {
         // Something else is always due.
@@ -485,7 +474,7 @@ async fn read_by_upkeep(were: Were, waiting: u64) -> u64 {
         trigger(&store, keyed(format!("new{n}"))).await;
     }
     scene.close(store).await;
-    rows_read(&scene, "idempotency") - before
+    scene.rows_read("idempotency") - before
 }
 
 #[tokio::test]

@@ -119,6 +119,17 @@ impl Scene {
         self.sql(&sum).parse().unwrap()
     }
 
+    /// The rows of a table that were read, by any means, by sessions that have ended.
+    pub(crate) fn rows_read(&self, table: &str) -> u64 {
+        let read = self.sql(&format!(
+            "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
+               from pg_stat_all_tables
+              where schemaname = '{}' and relname ~ '^{table}(_[0-8])?$'",
+            self.schema()
+        ));
+        read.parse().unwrap()
+    }
+
     /// A store with one session.
     pub(crate) async fn one_session(&self) -> PostgresStore {
         let options = PostgresOptions::from_url(&self.url).unwrap();
